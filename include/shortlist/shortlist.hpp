@@ -1,0 +1,9 @@
+// Everything: picks the k best of n, exactly, on the CPU and on NVIDIA GPUs.
+#pragma once
+
+#include "shortlist/device.hpp"
+#include "shortlist/error.hpp"
+#include "shortlist/flat_index.hpp"
+#include "shortlist/io.hpp"
+#include "shortlist/types.hpp"
+#include "shortlist/version.hpp"

@@ -1,0 +1,37 @@
+// The plan: a pure function from shape, type and device to an algorithm, driven by committed measurements.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "shortlist/device.hpp"
+
+namespace shortlist::core {
+
+/// How a flat search walks the rows; both backends have both.
+enum class flat_algorithm : std::uint8_t {
+  scan,   ///< one query at a time; the rows stream past it once, selection is fused into the scan
+  tiles,  ///< tiles of rows x queries; a row that is read serves many queries
+};
+
+std::string_view to_string(flat_algorithm algorithm);
+
+struct flat_plan {
+  flat_algorithm algorithm = flat_algorithm::scan;
+  std::string reason;  ///< one sentence: the rule that held, or the environment variable that forced it
+};
+
+/// The plan of a flat search. SHORTLIST_FORCE_FLAT_SEARCH overrides it by name.
+/// @throws invalid_argument if that variable names no algorithm; the message lists the known ones.
+flat_plan plan_flat_search(device_kind kind, const search_shape& shape);
+/// The same without the sentence, for the hot path: allocates nothing.
+flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape);
+
+/// Whether the CPU answers a host-to-host search of this shape before a GPU does.
+bool cpu_wins(const search_shape& shape) noexcept;
+
+/// For people: the plan, the bytes that the search reads, and the limit that follows.
+std::string explain_flat_search(device_kind kind, std::string_view device_description, const search_shape& shape);
+
+}  // namespace shortlist::core
