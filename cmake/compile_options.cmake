@@ -16,6 +16,12 @@ add_library(shortlist_options INTERFACE)
 target_compile_options(shortlist_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:${shortlist_warnings} -ffp-contract=off -fno-math-errno>)
 
+set(SHORTLIST_SANITIZE "" CACHE STRING "sanitizers of every target: address,undefined or thread")
+if(SHORTLIST_SANITIZE)
+  add_compile_options(-fsanitize=${SHORTLIST_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${SHORTLIST_SANITIZE})
+endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})

@@ -1,17 +1,27 @@
 # libshortlist_cuda.so: every .cu below src/cuda, cudart linked statically.
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER ${shortlist_cuda_compiler})
+endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 90)
 endif()
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 
-file(GLOB_RECURSE shortlist_cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu)
-add_library(shortlist_cuda SHARED ${shortlist_cuda_sources})
-target_include_directories(shortlist_cuda PRIVATE src)
-target_link_libraries(shortlist_cuda PRIVATE shortlist fmt::fmt-header-only)
-target_compile_options(shortlist_cuda PRIVATE
+# --fmad=false: the score is defined to the last bit, so only a written fma is one. -Wpedantic would reject the host
+# code that nvcc itself generates.
+target_compile_options(shortlist_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Werror=all-warnings --expt-relaxed-constexpr -lineinfo
   -Xcompiler=-Wall,-Wextra,-Wshadow,-Werror,-ffp-contract=off>)
+
+file(GLOB_RECURSE shortlist_cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu)
+if(NOT shortlist_cuda_sources)
+  message(FATAL_ERROR "SHORTLIST_CUDA is ON, but there is no .cu file below src/cuda")
+endif()
+add_library(shortlist_cuda SHARED ${shortlist_cuda_sources})
+target_include_directories(shortlist_cuda PRIVATE src)
+target_link_libraries(shortlist_cuda PRIVATE shortlist shortlist_options fmt::fmt-header-only)
 set_target_properties(shortlist_cuda PROPERTIES BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
+install(TARGETS shortlist_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
