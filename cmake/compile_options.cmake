@@ -11,7 +11,9 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
-set(shortlist_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+# A constructor's parameter may carry its member's name, as clang's -Wshadow has it; g++ calls that =local.
+set(shortlist_shadow $<IF:$<CXX_COMPILER_ID:GNU>,-Wshadow=local,-Wshadow>)
+set(shortlist_warnings -Wall -Wextra -Wpedantic ${shortlist_shadow} -Wconversion -Wno-sign-conversion -Werror)
 add_library(shortlist_options INTERFACE)
 target_compile_options(shortlist_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:${shortlist_warnings} -ffp-contract=off -fno-math-errno>)

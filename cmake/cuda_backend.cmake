@@ -14,7 +14,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 # code that nvcc itself generates.
 target_compile_options(shortlist_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Werror=all-warnings --expt-relaxed-constexpr -lineinfo
-  -Xcompiler=-Wall,-Wextra,-Wshadow,-Werror,-ffp-contract=off>)
+  -Xcompiler=-Wall,-Wextra,-Wshadow=local,-Werror,-ffp-contract=off>)
 
 file(GLOB_RECURSE shortlist_cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu)
 if(NOT shortlist_cuda_sources)

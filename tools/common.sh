@@ -1,0 +1,115 @@
+# Shared by ./run and the scripts of tools/; sourced from the repository's root.
+# Finds what a command needs, installs it where it may, configures and builds.
+
+say() { printf '%s\n' "$*" >&2; }
+fail() {
+  say "run: $*"
+  exit 1
+}
+wrong_use() {
+  say "run: unknown: $1; see ./run help"
+  exit 2
+}
+
+# Warm builds in a new checkout come from ccache only if the checkout's own path does not enter the hash.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+
+find_nvcc() {
+  if [[ -n ${CUDACXX:-} ]]; then
+    echo "$CUDACXX"
+  else
+    PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin command -v nvcc || true
+  fi
+}
+
+have_gpu() { [[ -e /dev/nvidia0 || -e /dev/dxg ]] || nvidia-smi -L >/dev/null 2>&1; }
+
+# A clang-format of another release formats differently, so exactly this one is asked for.
+clang_format() { command -v clang-format-14 || true; }
+
+tracked_sources() { git ls-files -z '*.hpp' '*.cpp' '*.h' '*.cu' '*.cuh'; }
+
+# What each purpose needs: Debian package, then a program or a <header> that shows that it is there.
+dependencies() {
+  case $1 in
+    build) cat <<'LIST' ;;
+g++ g++
+cmake cmake
+ninja-build ninja
+libhwy-dev <hwy/highway.h>
+libtbb-dev <tbb/parallel_for.h>
+libcli11-dev <CLI/CLI.hpp>
+libfmt-dev <fmt/format.h>
+nlohmann-json3-dev <nlohmann/json.hpp>
+libxxhash-dev <xxhash.h>
+LIST
+    test) cat <<'LIST' ;;
+libgtest-dev <gtest/gtest.h>
+LIST
+    bench) cat <<'LIST' ;;
+libbenchmark-dev <benchmark/benchmark.h>
+LIST
+    format) cat <<'LIST' ;;
+clang-format-14 clang-format-14
+LIST
+    full) cat <<'LIST' ;;
+clang clang++
+clang-tidy clang-tidy
+g++-aarch64-linux-gnu aarch64-linux-gnu-g++
+qemu-user-static qemu-aarch64-static
+LIST
+  esac
+}
+
+# The packages of the given purposes that are not there, one a line.
+missing() {
+  local purpose package probe headers=''
+  for purpose in "$@"; do
+    while read -r package probe; do
+      if [[ $probe != '<'* ]]; then
+        command -v "$probe" >/dev/null || echo "$package"
+      elif command -v g++ >/dev/null; then
+        headers+="#if !__has_include($probe)"$'\n'"$package"$'\n#endif\n'
+      else
+        echo "$package"
+      fi
+    done < <(dependencies "$purpose")
+  done
+  if [[ -n $headers ]]; then g++ -E -P -x c++ - <<<"$headers" | sed '/^$/d; s/ //g'; fi
+}
+
+# Makes sure that everything for the given purposes is there: installs it as root on Debian and Ubuntu, else prints the
+# one line that does.
+need() {
+  local packages
+  mapfile -t packages < <(missing "$@")
+  if ((${#packages[@]} == 0)); then return; fi
+  local line="apt-get install -y --no-install-recommends ${packages[*]}"
+  if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+    fail "missing on this machine; on Debian or Ubuntu:  sudo $line"
+  fi
+  command -v ccache >/dev/null || line+=' ccache'
+  say "installing: ${packages[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  if ! $line >/dev/null 2>&1; then
+    apt-get update >/dev/null
+    $line >/dev/null
+  fi
+}
+
+# configure PRESET [-Dvariable=value ...], quietly unless it fails.
+configure() {
+  local preset=$1 output
+  shift
+  if ! output=$(cmake --preset "$preset" "$@" 2>&1); then
+    say "$output"
+    fail "configuring build/$preset failed"
+  fi
+}
+
+# build PRESET [target ...]
+build() {
+  local preset=$1
+  shift
+  cmake --build "build/$preset" ${1:+--target "$@"}
+}
