@@ -1,0 +1,65 @@
+// `shortlist explain`: the plan of a search, from its shape alone. `shortlist devices`: where it could run.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "command.hpp"
+#include "shortlist/shortlist.hpp"
+
+namespace shortlist::program {
+namespace {
+
+struct explain_options {
+  search_shape shape;
+  std::string type = "f32";
+  std::string metric = "ip";
+  std::string device = "best";
+};
+
+void explain_plan(const explain_options& options) {
+  search_shape shape = options.shape;
+  shape.type = parse_element_type(options.type);
+  shape.metric = parse_metric(options.metric);
+  std::string text = explain(device::parse(options.device), shape);
+  if (!text.ends_with('\n')) text += '\n';
+  fmt::print("{}", text);
+}
+
+void list_devices() {
+  std::size_t width = 0;
+  const std::vector<device> devices = device::all();
+  for (const device& one : devices) width = std::max(width, one.name().size());
+  for (const device& one : devices) fmt::print("{:<{}}   {}\n", one.name(), width, one.description());
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, action& chosen) {
+  auto options = std::make_shared<explain_options>();
+  CLI::App* command = app.add_subcommand("explain", "Print the plan of a search: algorithm, reason, bytes to read");
+  command->add_option("-n,--rows", options->shape.rows, "rows of the index")->required()->type_name("N");
+  command->add_option("--dim", options->shape.dim, "elements of a row")->required()->type_name("D");
+  command->add_option("-q,--queries", options->shape.queries, "queries in one call")
+      ->capture_default_str()
+      ->type_name("Q");
+  command->add_option("-k,--k", options->shape.k, "how many rows for each query")
+      ->capture_default_str()
+      ->type_name("K");
+  command->add_option("-t,--type", options->type, kTypeHelp)->capture_default_str()->type_name("TYPE");
+  command->add_option("-m,--metric", options->metric, kMetricHelp)->capture_default_str()->type_name("METRIC");
+  command->add_option("-d,--device", options->device, kDeviceHelp)->capture_default_str()->type_name("DEVICE");
+  command->footer(
+      "SHORTLIST_FORCE_FLAT_SEARCH=name overrides the plan.\n"
+      "Example:\n  shortlist explain --rows 1000000 --dim 384 --queries 16 -k 100");
+  command->callback([options, &chosen] { chosen = [options] { explain_plan(*options); }; });
+}
+
+void add_devices(CLI::App& app, action& chosen) {
+  CLI::App* command = app.add_subcommand("devices", "List the devices that searches can run on");
+  command->footer("Example:\n  shortlist devices");
+  command->callback([&chosen] { chosen = list_devices; });
+}
+
+}  // namespace shortlist::program

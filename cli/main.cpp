@@ -1,0 +1,74 @@
+// The program `shortlist`: exact vector search from the command line, on the public API alone.
+//
+// Exit codes: 0 done, 1 failed, 2 wrong use. An error is one line on stderr.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "command.hpp"
+#include "shortlist/shortlist.hpp"
+
+namespace {
+
+namespace program = shortlist::program;
+
+enum exit_code : int { kDone = 0, kFailed = 1, kWrongUse = 2 };
+
+int report(exit_code code, std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  std::fputs(("shortlist: " + message + "\n").c_str(), stderr);
+  return code;
+}
+
+/// The help to look at after a mistake: the command's own where one was recognised.
+std::string help_command(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return "shortlist " + (parsed.empty() ? std::string() : parsed.front()->get_name() + " ") + "--help";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A file that passes the size limit is a failed write with a message, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
+
+  CLI::App app{
+      "Shortlist finds the k best of n vectors exactly, on the CPU and on NVIDIA GPUs, with the same answer "
+      "to the bit.\n",
+      "shortlist"};
+  app.set_version_flag("--version", std::string("shortlist ") + shortlist::version(), "Print the version and exit");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.require_subcommand(1);
+  app.footer("Start with:\n  shortlist demo\nEach command has its own help:\n  shortlist search --help");
+
+  program::action chosen;
+  program::add_build(app, chosen);
+  program::add_search(app, chosen);
+  program::add_info(app, chosen);
+  program::add_explain(app, chosen);
+  program::add_bench(app, chosen);
+  program::add_devices(app, chosen);
+  program::add_demo(app, chosen);
+
+  try {
+    app.parse(argc, argv);
+    if (chosen) chosen();
+  } catch (const CLI::Success& request) {  // --help or --version
+    app.exit(request);
+  } catch (const CLI::ParseError& wrong) {
+    return report(kWrongUse, fmt::format("{} (see {})", wrong.what(), help_command(app)));
+  } catch (const shortlist::invalid_argument& wrong) {
+    return report(kWrongUse, wrong.what());
+  } catch (const std::bad_alloc&) {
+    return report(kFailed, "out of memory");
+  } catch (const std::exception& failure) {
+    return report(kFailed, failure.what());
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report(kFailed, "cannot write to standard output");
+  return kDone;
+}
