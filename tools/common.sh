@@ -97,6 +97,9 @@ need() {
   fi
 }
 
+# The same for what is good to have: without it a check is skipped, and says so.
+want() { (need "$@") || true; }
+
 # configure PRESET [-Dvariable=value ...], quietly unless it fails.
 configure() {
   local preset=$1 output

@@ -1,0 +1,15 @@
+# Cross-compiles for 64-bit ARM with Debian's compiler and the libraries that tools/aarch64_packages.sh unpacked.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+
+get_filename_component(shortlist_arm64 ${CMAKE_CURRENT_LIST_DIR}/../build/aarch64-packages ABSOLUTE)
+set(CMAKE_FIND_ROOT_PATH ${shortlist_arm64})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${shortlist_arm64}/usr/lib/aarch64-linux-gnu")
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L /usr/aarch64-linux-gnu)

@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# ./run test [--full]: every check in turn. A check that fails does not stop the others; the end is one table of what
+# passed, failed and was skipped, and why. Logs and JUnit files lie in build/reports.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/common.sh
+
+kSkipped=77            # a step's exit status; its last line of output is the reason
+kLimitSeconds=1500     # of one test program, so that a hang ends as a failure
+reports=build/reports
+
+full=no
+case ${1:-} in
+  '') ;;
+  --full) full=yes ;;
+  *) wrong_use "test $1" ;;
+esac
+
+# step NAME FUNCTION [argument ...]
+step() {
+  local name=$1 start=$SECONDS status result
+  shift
+  printf '\n=== %s\n' "$name"
+  set +e
+  (set -e; "$@") 2>&1 | tee "$reports/${name//[^a-z0-9]/_}.log"
+  status=${PIPESTATUS[0]}
+  set -e
+  case $status in
+    0) result=passed ;;
+    "$kSkipped") result=skipped ;;
+    *) result=failed ;;
+  esac
+  printf '%s\t%s\t%d\t%s\n' "$name" "$result" $((SECONDS - start)) "build/reports/${name//[^a-z0-9]/_}.log" \
+    >>"$reports/steps.tsv"
+}
+skip() {
+  echo "$1"
+  return $kSkipped
+}
+
+check_format() {
+  [[ -n $(clang_format) ]] || skip "clang-format-14 is not installed"
+  ./run format --check
+}
+
+# The build that users get, and with it the CUDA backend where nvcc is there.
+build_preset() {
+  configure "$@"
+  build "$1"
+}
+
+# run_tests PRESET PROGRAM [command that runs it ...]
+run_tests() {
+  local preset=$1 program=$2
+  shift 2
+  timeout $kLimitSeconds "$@" "build/$preset/bin/$program" --gtest_brief=1 \
+    --gtest_output="xml:$reports/$preset-$program.xml"
+}
+
+# An installed copy, found by find_package from a project of its own, which builds and runs the README's example.
+consume() {
+  rm -rf build/consumer
+  cmake --install build/release --prefix build/consumer/prefix >/dev/null
+  cmake -S tests/package -B build/consumer/build -G Ninja -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_PREFIX_PATH="$PWD/build/consumer/prefix"
+  cmake --build build/consumer/build
+  ctest --test-dir build/consumer/build --output-on-failure
+}
+
+# fuzz SECONDS: each reader, from its committed corpus, for so long.
+fuzz() {
+  local seconds=$1 program name seeds
+  command -v clang++ >/dev/null || skip "clang++ is not installed"
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer -x c++ - -o /dev/null 2>/dev/null || skip "clang++ has no libFuzzer"
+  configure fuzz
+  build fuzz fuzzers
+  for program in build/fuzz/bin/fuzz_*; do
+    name=${program##*/fuzz_}
+    seeds=tests/fuzz/corpus/$name
+    mkdir -p "build/fuzz/corpus/$name"
+    "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+      -artifact_prefix="$reports/$name-" "build/fuzz/corpus/$name" $([[ -d $seeds ]] && echo "$seeds")
+  done
+}
+
+# The thread sanitizer's shadow memory collides with a fully random address space; where the kernel lets us, go without.
+thread_sanitizer() {
+  local fixed_addresses=()
+  if setarch -R true 2>/dev/null; then fixed_addresses=(setarch -R); fi
+  TSAN_OPTIONS="suppressions=$PWD/tools/tsan.supp halt_on_error=1" run_tests tsan "$1" "${fixed_addresses[@]}"
+}
+
+aarch64() {
+  command -v aarch64-linux-gnu-g++ >/dev/null || skip "aarch64-linux-gnu-g++ is not installed"
+  command -v qemu-aarch64-static >/dev/null || skip "qemu-aarch64-static is not installed"
+  tools/aarch64_packages.sh || skip "the arm64 packages cannot be fetched on this machine"
+  configure aarch64
+  build aarch64 unit_tests conformance_tests
+}
+
+tidy() {
+  command -v clang-tidy >/dev/null || skip "clang-tidy is not installed"
+  git ls-files 'src/*.cpp' 'cli/*.cpp' | grep -v -x -e "src/cuda/$(cuda_file_left_out).cpp" |
+    xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/release --extra-arg=-Wno-unknown-warning-option
+}
+cuda_file_left_out() { [[ -n $(find_nvcc) ]] && echo unavailable || echo loader; }
+
+need build test bench
+want format
+if [[ $full == yes ]]; then want full; fi
+rm -rf $reports
+mkdir -p $reports
+
+step "dependency rule" tools/check_dependencies.py --self-test
+step "documents" tools/docs.py --check
+step "format" check_format
+step "release build" build_preset release
+step "unit tests, release" run_tests release unit_tests
+if [[ $full == yes ]]; then export SHORTLIST_TEST_FULL=1; fi
+step "conformance tests, release" run_tests release conformance_tests
+unset SHORTLIST_TEST_FULL
+step "consumer of the package" consume
+step "address sanitizer build" build_preset asan
+step "unit tests, address sanitizer" run_tests asan unit_tests
+step "conformance tests, address sanitizer" run_tests asan conformance_tests
+if [[ $full == yes ]]; then
+  step "fuzzing" fuzz 60
+  step "thread sanitizer build" build_preset tsan
+  step "unit tests, thread sanitizer" thread_sanitizer unit_tests
+  step "conformance tests, thread sanitizer" thread_sanitizer conformance_tests
+  step "aarch64 build" aarch64
+  step "unit tests, aarch64" run_tests aarch64 unit_tests qemu-aarch64-static -L /usr/aarch64-linux-gnu
+  step "conformance tests, aarch64" run_tests aarch64 conformance_tests qemu-aarch64-static -L /usr/aarch64-linux-gnu
+  step "clang-tidy" tidy
+else
+  step "fuzzing" fuzz 5
+fi
+
+tools/summarize_tests.py $reports
