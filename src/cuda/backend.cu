@@ -1,0 +1,358 @@
+// The CUDA backend: memory, streams and the table of ops of one GPU. Exported to the loader as `shortlist_cuda_entry`.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/backend.hpp"
+#include "core/message.hpp"
+#include "core/plan.hpp"
+#include "cuda/entry.hpp"
+#include "cuda/flat/norms.hpp"
+#include "cuda/flat/scan.hpp"
+#include "cuda/flat/tiles.hpp"
+#include "cuda/runtime/check.cuh"
+
+namespace shortlist::cuda {
+namespace {
+
+constexpr int kMinComputeCapability = 9;        // the kernels use Hopper's copy engine
+constexpr std::int64_t kAllocationSlack = 256;  // kernels may read, never write, up to here past an array's end
+constexpr std::int64_t kMappedResultBytes = 256 * 1024;  // larger results are copied down instead of written through
+constexpr int kSpinsBetweenChecks = 4096;  // looks at the completion flag between two looks for a failed launch
+
+cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+/// Device memory that frees itself.
+class device_memory {
+ public:
+  device_memory() = default;
+  explicit device_memory(std::int64_t bytes) : bytes_(bytes + kAllocationSlack) {
+    const cudaError_t code = cudaMalloc(&data_, static_cast<std::size_t>(bytes_));
+    if (code != cudaErrorMemoryAllocation) return check(code, "allocating GPU memory");
+    cudaGetLastError();
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    throw out_of_memory("GPU memory: " + core::readable_bytes(bytes) + " asked for; free are " +
+                        core::readable_bytes(static_cast<std::int64_t>(free_bytes)) + " of " +
+                        core::readable_bytes(static_cast<std::int64_t>(total_bytes)));
+  }
+  device_memory(device_memory&& other) noexcept { swap(other); }
+  device_memory& operator=(device_memory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~device_memory() {
+    if (data_) cudaFree(data_);
+  }
+
+  void* get() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+  void* take() { return std::exchange(data_, nullptr); }
+
+ private:
+  void swap(device_memory& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  void* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+/// Pinned host memory that the GPU sees too.
+class mapped_memory {
+ public:
+  mapped_memory() = default;
+  explicit mapped_memory(std::int64_t bytes) : bytes_(bytes) {
+    check(cudaHostAlloc(&host_, static_cast<std::size_t>(bytes), cudaHostAllocMapped | cudaHostAllocPortable),
+          "allocating pinned host memory");
+    check(cudaHostGetDevicePointer(&device_, host_, 0), "mapping pinned host memory");
+  }
+  mapped_memory(mapped_memory&& other) noexcept { swap(other); }
+  mapped_memory& operator=(mapped_memory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~mapped_memory() {
+    if (host_) cudaFreeHost(host_);
+  }
+
+  template <class T>
+  T* host(std::int64_t offset_bytes = 0) const {
+    return reinterpret_cast<T*>(static_cast<unsigned char*>(host_) + offset_bytes);
+  }
+  template <class T>
+  T* device(std::int64_t offset_bytes = 0) const {
+    return reinterpret_cast<T*>(static_cast<unsigned char*>(device_) + offset_bytes);
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  void swap(mapped_memory& other) noexcept {
+    std::swap(host_, other.host_);
+    std::swap(device_, other.device_);
+    std::swap(bytes_, other.bytes_);
+  }
+  void* host_ = nullptr;
+  void* device_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+/// Scratch of one search: the algorithms' workspaces and, for host searches, staging of queries and results.
+struct cuda_scratch final : core::scratch {
+  search_limits limits;
+  device_memory scan;
+  device_memory tiles;
+  device_memory queries;         // [max_queries, max_dim] fp32
+  device_memory results;         // ids, then scores, [max_queries, max_k]; only if too large to be mapped
+  mapped_memory staged_queries;  // as `queries`
+  mapped_memory staged_results;  // as `results`, with the completion flag in front
+  std::uint32_t searches = 0;    // value of the completion flag of the latest search
+  std::int64_t allocations = 0;
+
+  std::int64_t bytes() const noexcept override {
+    return scan.bytes() + tiles.bytes() + queries.bytes() + results.bytes() + staged_queries.bytes() +
+           staged_results.bytes();
+  }
+  std::int64_t device_allocations() const noexcept override { return allocations; }
+};
+
+constexpr std::int64_t kFlagBytes = 64;  // a cache line of its own
+
+class cuda_backend final : public core::backend {
+ public:
+  explicit cuda_backend(int ordinal) : ordinal_(ordinal) {
+    check(cudaGetDeviceProperties(&properties_, ordinal), "reading the GPU's properties");
+  }
+
+  device where() const noexcept override { return device::cuda(ordinal_); }
+
+  std::string description() const override {
+    return std::string(properties_.name) + ", " +
+           core::readable_bytes(static_cast<std::int64_t>(properties_.totalGlobalMem)) + ", " +
+           std::to_string(properties_.multiProcessorCount) + " multiprocessors";
+  }
+
+  std::int64_t row_alignment_bytes() const noexcept override { return 16; }
+
+  void* allocate(std::int64_t bytes) override {
+    const current_device here(ordinal_);
+    return device_memory(bytes).take();
+  }
+
+  void release(void* memory) noexcept override { cudaFree(memory); }
+
+  void zero(void* stream, void* memory, std::int64_t bytes) override {
+    const current_device here(ordinal_);
+    check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes), native(stream)), "clearing GPU memory");
+  }
+
+  void copy_rows(void* stream, core::copy_kind kind, void* to, std::int64_t to_stride_bytes, const void* from,
+                 std::int64_t from_stride_bytes, std::int64_t row_bytes, std::int64_t rows) override {
+    if (rows == 0 || row_bytes == 0) return;
+    const current_device here(ordinal_);
+    const cudaMemcpyKind direction = kind == core::copy_kind::host_to_device   ? cudaMemcpyHostToDevice
+                                     : kind == core::copy_kind::device_to_host ? cudaMemcpyDeviceToHost
+                                                                               : cudaMemcpyDeviceToDevice;
+    const bool dense = rows == 1 || (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes);
+    const auto width = static_cast<std::size_t>(row_bytes);
+    const auto height = static_cast<std::size_t>(rows);
+    if (dense)
+      check(cudaMemcpyAsync(to, from, width * height, direction, native(stream)), "copying rows");
+    else
+      check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_stride_bytes), from,
+                              static_cast<std::size_t>(from_stride_bytes), width, height, direction, native(stream)),
+            "copying rows");
+    if (kind != core::copy_kind::device_to_device) synchronize(stream);
+  }
+
+  void* create_stream() override {
+    const current_device here(ordinal_);
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+    return stream;
+  }
+
+  void destroy_stream(void* stream) noexcept override { cudaStreamDestroy(native(stream)); }
+
+  void synchronize(void* stream) override {
+    const current_device here(ordinal_);
+    check(cudaStreamSynchronize(native(stream)), "waiting for the GPU");
+  }
+
+  void order_after(void* later, void* earlier) override {
+    const current_device here(ordinal_);
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+    cudaError_t code = cudaEventRecord(event, native(earlier));
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(native(later), event, 0);
+    cudaEventDestroy(event);  // freed by the driver once it has passed
+    check(code, "ordering two streams");
+  }
+
+  void inverse_norms(void* stream, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
+                     float* inverse_norms) override {
+    const current_device here(ordinal_);
+    launch_inverse_norms(native(stream), corpus, first, count, inverse_norms);
+  }
+
+  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) override {
+    const current_device here(ordinal_);
+    auto made = std::make_unique<cuda_scratch>();
+    made->limits = limits;
+    made->scan = device_memory(scan_workspace_bytes(limits.max_rows, limits.max_k, properties_.multiProcessorCount));
+    check(cudaMemset(made->scan.get(), 0, static_cast<std::size_t>(made->scan.bytes())), "clearing GPU memory");
+    made->allocations = 1;
+    if (limits.max_queries > 1 || limits.max_k > kScanMaxK) make_tiles(*made);
+    if (max_dim > 0) {
+      const std::int64_t query_bytes = limits.max_queries * max_dim * static_cast<std::int64_t>(sizeof(float));
+      const std::int64_t result_bytes = result_bytes_of(limits.max_queries, limits.max_k);
+      made->queries = device_memory(query_bytes);
+      made->staged_queries = mapped_memory(query_bytes);
+      made->staged_results = mapped_memory(kFlagBytes + result_bytes);
+      std::memset(made->staged_results.host<void>(), 0, static_cast<std::size_t>(kFlagBytes));
+      made->allocations += 3;
+      if (result_bytes > kMappedResultBytes) {
+        made->results = device_memory(result_bytes);
+        made->allocations++;
+      }
+    }
+    check(cudaDeviceSynchronize(), "clearing GPU memory");
+    return made;
+  }
+
+  void flat_search(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
+                   const core::flat_request& request) override {
+    const current_device here(ordinal_);
+    run(native(stream), static_cast<cuda_scratch&>(memory), corpus, request, nullptr, {});
+  }
+
+  void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
+                        const core::flat_request& request) override {
+    const current_device here(ordinal_);
+    auto& scratch = static_cast<cuda_scratch&>(memory);
+    const cudaStream_t on = native(stream);
+    const std::int64_t n = request.query_count;
+    const std::int64_t result_bytes = result_bytes_of(n, request.k);
+    const std::int64_t id_bytes = n * request.k * static_cast<std::int64_t>(sizeof(std::int64_t));
+    const bool mapped = result_bytes <= kMappedResultBytes;
+    const bool by_parameter =
+        n == 1 && corpus.dim <= kScanParameterDim && algorithm_of(corpus, request) == core::flat_algorithm::scan;
+    core::flat_request there = request;
+    if (!by_parameter) {
+      auto* staged = scratch.staged_queries.host<float>();
+      for (std::int64_t q = 0; q < n; q++)
+        std::copy_n(request.queries + q * request.query_stride, corpus.dim, staged + q * corpus.dim);
+      check(cudaMemcpyAsync(scratch.queries.get(), staged, static_cast<std::size_t>(n * corpus.dim) * sizeof(float),
+                            cudaMemcpyHostToDevice, on),
+            "sending queries to the GPU");
+      there.queries = static_cast<const float*>(scratch.queries.get());
+      there.query_stride = corpus.dim;
+    }
+    auto* results = mapped ? scratch.staged_results.device<unsigned char>(kFlagBytes)
+                           : static_cast<unsigned char*>(scratch.results.get());
+    there.ids = reinterpret_cast<std::int64_t*>(results);
+    there.scores = reinterpret_cast<float*>(results + id_bytes);
+    if (by_parameter) {
+      const completion_flag done{scratch.staged_results.device<std::uint32_t>(), ++scratch.searches};
+      run(on, scratch, corpus, there, request.queries, done);
+      await(on, scratch.staged_results.host<volatile std::uint32_t>(), done.value);
+    } else {
+      run(on, scratch, corpus, there, nullptr, {});
+      if (!mapped)
+        check(cudaMemcpyAsync(scratch.staged_results.host<void>(kFlagBytes), results,
+                              static_cast<std::size_t>(result_bytes), cudaMemcpyDeviceToHost, on),
+              "bringing results from the GPU");
+      check(cudaStreamSynchronize(on), "waiting for the search");
+    }
+    std::memcpy(request.ids, scratch.staged_results.host<void>(kFlagBytes), static_cast<std::size_t>(id_bytes));
+    std::memcpy(request.scores, scratch.staged_results.host<void>(kFlagBytes + id_bytes),
+                static_cast<std::size_t>(result_bytes - id_bytes));
+  }
+
+ private:
+  static std::int64_t result_bytes_of(std::int64_t queries, std::int64_t k) {
+    return queries * k * static_cast<std::int64_t>(sizeof(std::int64_t) + sizeof(float));
+  }
+
+  static core::flat_algorithm algorithm_of(const core::flat_corpus& corpus, const core::flat_request& request) {
+    const search_shape shape{corpus.count, corpus.dim, request.query_count, request.k, corpus.type, corpus.metric};
+    const core::flat_algorithm chosen = core::choose_flat_algorithm(device_kind::cuda, shape);
+    return request.k > kScanMaxK ? core::flat_algorithm::tiles : chosen;  // also where the scan was forced
+  }
+
+  void make_tiles(cuda_scratch& scratch) {
+    scratch.tiles = device_memory(tiles_workspace_bytes(scratch.limits));
+    scratch.allocations++;
+  }
+
+  void run(cudaStream_t stream, cuda_scratch& scratch, const core::flat_corpus& corpus,
+           const core::flat_request& request, const float* host_query, completion_flag done) {
+    if (algorithm_of(corpus, request) == core::flat_algorithm::tiles) {
+      if (!scratch.tiles.get()) make_tiles(scratch);  // only where the tiles were forced on a single query
+      launch_flat_tiles(stream, scratch.tiles.get(), scratch.tiles.bytes(), corpus, request);
+      return;
+    }
+    for (std::int64_t q = 0; q < request.query_count; q++) {
+      core::flat_request one = request;
+      one.query_count = 1;
+      if (request.queries) one.queries = request.queries + q * request.query_stride;
+      one.scores = request.scores + q * request.k;
+      one.ids = request.ids + q * request.k;
+      launch_flat_scan(stream, scratch.scan.get(), corpus, one, host_query, done, properties_.multiProcessorCount);
+    }
+  }
+
+  /// Spins on a flag in mapped memory: some 5 us sooner than a stream's synchronisation returns.
+  static void await(cudaStream_t stream, const volatile std::uint32_t* flag, std::uint32_t value) {
+    for (int spins = 1; *flag != value; spins++) {
+      if (spins % kSpinsBetweenChecks != 0) continue;
+      const cudaError_t code = cudaStreamQuery(stream);
+      if (code == cudaErrorNotReady) continue;
+      check(code, "searching on the GPU");
+      if (*flag != value) check(cudaStreamSynchronize(stream), "searching on the GPU");
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+  }
+
+  int ordinal_;
+  cudaDeviceProp properties_{};
+};
+
+int device_count() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    return 0;
+  }
+  check(code, "counting GPUs");
+  for (int i = 0; i < count; i++) {  // usable are those in front of the first that is too old
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i), "reading the GPU's capability");
+    if (major < kMinComputeCapability) return i;
+  }
+  return count;
+}
+
+core::backend& open_backend(int ordinal) {
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<cuda_backend>> backends;
+  const std::lock_guard lock(mutex);
+  if (backends.size() <= static_cast<std::size_t>(ordinal)) backends.resize(static_cast<std::size_t>(ordinal) + 1);
+  auto& slot = backends[static_cast<std::size_t>(ordinal)];
+  if (!slot) slot = std::make_unique<cuda_backend>(ordinal);
+  return *slot;
+}
+
+}  // namespace
+}  // namespace shortlist::cuda
+
+extern "C" const shortlist::cuda::entry shortlist_cuda_entry = {
+    shortlist::cuda::kInterfaceVersion, shortlist::cuda::device_count, shortlist::cuda::open_backend};

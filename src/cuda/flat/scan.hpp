@@ -1,0 +1,33 @@
+// One query against all rows in a single launch. See scan.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/backend.hpp"
+
+namespace shortlist::cuda {
+
+/// The largest k of the scan; beyond it the tiles take over.
+inline constexpr std::int64_t kScanMaxK = 2048;
+/// Queries of up to this dim may travel as kernel parameters.
+inline constexpr std::int64_t kScanParameterDim = 1024;
+
+/// Device bytes that the scan works in, for corpora of up to max_rows.
+std::int64_t scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors);
+
+/// Where a finished scan is announced to a waiting host: `*word = value`, after the results, in mapped host memory.
+struct completion_flag {
+  std::uint32_t* word = nullptr;
+  std::uint32_t value = 0;
+};
+
+/// Searches one query. `request.query_count` is 1. `host_query`, if given, is host memory that is read before the call
+/// returns and travels as a kernel parameter (dim <= kScanParameterDim); else `request.queries` is device memory.
+/// The workspace is zeroed once, when it is made; every launch leaves it as it found it.
+void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
+                      const core::flat_request& request, const float* host_query, completion_flag done,
+                      int multiprocessors);
+
+}  // namespace shortlist::cuda
