@@ -17,7 +17,7 @@ apt() {
 }
 apt update
 cd "$folder/packages"
-apt download libhwy-dev libhwy1 libtbb-dev libtbb12 libtbbmalloc2 libgtest-dev libfmt-dev nlohmann-json3-dev \
-  libcli11-dev libxxhash-dev
+apt download libhwy-dev libhwy1 libtbb-dev libtbb12 libtbbmalloc2 libtbbbind-2-5 libgtest-dev libfmt-dev libfmt9 \
+  nlohmann-json3-dev libcli11-dev libxxhash-dev
 for package in *.deb; do dpkg -x "$package" "$folder"; done
 touch "$folder/complete"

@@ -120,10 +120,12 @@ step "unit tests, release" run_tests release unit_tests
 if [[ $full == yes ]]; then export SHORTLIST_TEST_FULL=1; fi
 step "conformance tests, release" run_tests release conformance_tests
 unset SHORTLIST_TEST_FULL
+step "program, release" tests/program/program_test.sh build/release/bin/shortlist
 step "consumer of the package" consume
 step "address sanitizer build" build_preset asan
 step "unit tests, address sanitizer" run_tests asan unit_tests
 step "conformance tests, address sanitizer" run_tests asan conformance_tests
+step "program, address sanitizer" tests/program/program_test.sh build/asan/bin/shortlist
 if [[ $full == yes ]]; then
   step "fuzzing" fuzz 60
   step "thread sanitizer build" build_preset tsan
