@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
@@ -25,6 +26,23 @@ int report(exit_code code, std::string message) {
   return code;
 }
 
+/// A blank line after the description.
+class help_formatter : public CLI::Formatter {
+ public:
+  std::string make_description(const CLI::App* app) const override {
+    return CLI::Formatter::make_description(app) + "\n";
+  }
+};
+
+/// CLI11 says of an unknown command only that one is required.
+std::string describe(const CLI::ParseError& wrong, const CLI::App& app) {
+  const auto unknown = app.remaining();
+  if (!app.get_subcommands().empty() || unknown.empty()) return wrong.what();
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands({})) known += (known.empty() ? "" : ", ") + command->get_name();
+  return fmt::format("command is {}; allowed is {}", unknown.front(), known);
+}
+
 /// The help to look at after a mistake: the command's own where one was recognised.
 std::string help_command(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
@@ -39,8 +57,9 @@ int main(int argc, char** argv) {
 
   CLI::App app{
       "Shortlist finds the k best of n vectors exactly, on the CPU and on NVIDIA GPUs, with the same answer "
-      "to the bit.\n",
+      "to the bit.",
       "shortlist"};
+  app.formatter(std::make_shared<help_formatter>());
   app.set_version_flag("--version", std::string("shortlist ") + shortlist::version(), "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
@@ -61,7 +80,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help or --version
     app.exit(request);
   } catch (const CLI::ParseError& wrong) {
-    return report(kWrongUse, fmt::format("{} (see {})", wrong.what(), help_command(app)));
+    return report(kWrongUse, fmt::format("{} (see {})", describe(wrong, app), help_command(app)));
   } catch (const shortlist::invalid_argument& wrong) {
     return report(kWrongUse, wrong.what());
   } catch (const std::bad_alloc&) {
