@@ -1,0 +1,417 @@
+#!/usr/bin/env bash
+# The program from outside: every command, its files, its exit codes, its one line of error.
+#
+# usage: program_test.sh PROGRAM
+# Expected answers are computed here, in integer arithmetic, from small whole-numbered vectors.
+set -uo pipefail
+export LC_ALL=C
+
+program=$(realpath "$1")
+repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
+export SHORTLIST_REPOSITORY_DATA=${SHORTLIST_REPOSITORY_DATA:-$repository/data}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+checks=0
+failures=0
+
+# check NAME COMMAND...: the command must succeed.
+check() {
+  local name=$1
+  shift
+  checks=$((checks + 1))
+  if ! "$@"; then
+    failures=$((failures + 1))
+    echo "FAILED: $name: $*" >&2
+    echo "  last command: ${last_command:-none}" >&2
+    sed 's/^/  stderr: /' err >&2
+  fi
+}
+
+# run CODE ARGUMENTS...: runs the program; its outputs are in the files out and err.
+run() {
+  local code=$1
+  shift
+  last_command="shortlist $*"
+  "$program" "$@" >out 2>err
+  local got=$?
+  check "exit code is $got, expected $code" test $got -eq "$code"
+}
+
+# fails CODE PATTERN ARGUMENTS...: one line on stderr that matches, nothing on stdout.
+fails() {
+  local code=$1 pattern=$2
+  shift 2
+  run "$code" "$@"
+  check 'stderr is one line' test "$(wc -l <err)" -eq 1
+  check 'the line names the program' grep -q '^shortlist: ' err
+  check "the line says what is wrong ($pattern)" grep -Eq -- "$pattern" err
+  check 'stdout is empty' test ! -s out
+}
+
+only_files() { test "$(ls "$1" | tr '\n' ' ')" = "$2 "; }
+same_text() { test "$1" = "$2"; }
+
+# ---- binary files -----------------------------------------------------------------------------------------------
+
+hex_bytes() { # little-endian bytes of $1 numbers of $2 bytes each
+  local bytes=$1 value i text=
+  shift
+  for value; do
+    for ((i = 0; i < bytes; ++i)); do
+      printf -v text '%s\\x%02x' "$text" $(((value >> (8 * i)) & 255))
+    done
+  done
+  printf '%b' "$text"
+}
+
+float_bits() { # the fp32 bits of a whole number
+  local value=$1 sign=0 exponent=0
+  ((value == 0)) && { bits=0; return; }
+  ((value < 0)) && { sign=$((1 << 31)); value=$((-value)); }
+  while ((value >> (exponent + 1))); do exponent=$((exponent + 1)); done
+  bits=$((sign | ((127 + exponent) << 23) | ((value << (23 - exponent)) & 0x7FFFFF)))
+}
+
+floats() { # fp32 of whole numbers
+  local value all=()
+  for value; do
+    float_bits "$value"
+    all+=("$bits")
+  done
+  hex_bytes 4 "${all[@]}"
+}
+
+npy() { # header of an npy file: dtype, shape
+  local header="{'descr': '$1', 'fortran_order': False, 'shape': ($2), }"
+  while (((10 + ${#header} + 1) % 64)); do header+=' '; done
+  printf '\x93NUMPY\x01\x00'
+  hex_bytes 2 $((${#header} + 1))
+  printf '%s\n' "$header"
+}
+
+rows=40
+dim=5
+row_values=()
+for ((i = 0; i < rows; ++i)); do
+  for ((j = 0; j < dim; ++j)); do row_values+=($(((i * 7 + j * 3 + i * j) % 11))); done
+done
+query_count=3
+query_values=(1 0 2 3 1 4 4 0 1 2 0 1 0 0 5)
+
+# expected METRIC K: "id score" lines of each query, best first, the smaller row first among equals
+expected() {
+  local metric=$1 k=$2 query i j q x sum
+  for ((query = 0; query < query_count; ++query)); do
+    for ((i = 0; i < rows; ++i)); do
+      sum=0
+      for ((j = 0; j < dim; ++j)); do
+        q=${query_values[query * dim + j]}
+        x=${row_values[i * dim + j]}
+        if [[ $metric == l2 ]]; then sum=$((sum + (q - x) * (q - x))); else sum=$((sum + q * x)); fi
+      done
+      echo "$i $sum"
+    done | if [[ $metric == l2 ]]; then sort -k2,2n -k1,1n; else sort -k2,2nr -k1,1n; fi | head -n "$k"
+  done
+}
+
+# The lines "id score" of a table.
+table_pairs() { tail -n +2 "$1" | while read -r _ _ id score; do echo "$id $score"; done; }
+
+{ hex_bytes 4 $rows $dim && floats "${row_values[@]}"; } >base.fbin
+{ hex_bytes 4 $rows $dim && hex_bytes 1 "${row_values[@]}"; } >base.u8bin
+{ npy '<f4' "$rows, $dim" && floats "${row_values[@]}"; } >base.npy
+for ((i = 0; i < rows; ++i)); do
+  hex_bytes 4 $dim && floats "${row_values[@]:i*dim:dim}"
+done >base.fvecs
+for ((i = 0; i < rows; ++i)); do
+  hex_bytes 4 $dim && hex_bytes 1 "${row_values[@]:i*dim:dim}"
+done >base.bvecs
+{ hex_bytes 4 $query_count $dim && floats "${query_values[@]}"; } >queries.fbin
+{ hex_bytes 4 $query_count $dim && hex_bytes 1 "${query_values[@]}"; } >queries.u8bin
+
+# ---- help and version -------------------------------------------------------------------------------------------
+
+run 0 --version
+check 'version' grep -Eq '^shortlist [0-9]+\.[0-9]+\.[0-9]+$' out
+run 0 --help
+for command in build search info explain bench devices demo; do
+  check "--help lists $command" grep -q "^  $command " out
+done
+for command in build search info explain bench devices demo; do
+  "$program" $command --help >help 2>err
+  check "$command --help has an example" grep -q "^  shortlist $command" help
+done
+
+# ---- build, info, search ----------------------------------------------------------------------------------------
+
+expected ip 10 >expected_ip
+expected l2 10 >expected_l2
+for metric in ip l2; do
+  for input in fbin fvecs npy u8bin bvecs; do
+    run 0 build base.$input -o $input.$metric --metric $metric
+    check 'build is silent on stderr' test ! -s err
+    run 0 search $input.$metric queries.fbin --device cpu
+    table_pairs out >got
+    check "search of $input under $metric" cmp -s got expected_$metric
+  done
+  for type in f16 bf16; do
+    run 0 build base.fbin -o $type.$metric --metric $metric --type $type
+    run 0 search $type.$metric queries.u8bin --verify --corpus base.fbin
+    check 'the verification is stated' grep -q '^verified: 3 queries x 10 places' err
+    table_pairs out >got
+    check "search of $type under $metric" cmp -s got expected_$metric
+  done
+done
+for input in fbin u8bin; do
+  run 0 build base.$input -o $input.cosine --metric cosine
+  run 0 search $input.cosine queries.fbin -k $rows --verify --corpus base.$input --time
+  check 'the time is stated' grep -q ' a query$' err
+done
+
+run 0 info fbin.l2
+for line in "^rows +$rows\$" "^dim +$dim\$" '^metric +l2$' '^type +f32$' '^checksums +verified$'; do
+  check "info says $line" grep -Eq "$line" out
+done
+run 0 info --json --header-only f16.ip
+for line in "\"rows\": $rows," "\"dim\": $dim," '"metric": "inner_product"' '"type": "f16"' 'not verified'; do
+  check "info --json says $line" grep -q "$line" out
+done
+for input in fbin fvecs npy u8bin bvecs; do
+  run 0 info base.$input
+  check "rows of base.$input" grep -Eq "^rows +$rows\$" out
+  check "dim of base.$input" grep -Eq "^dim +$dim\$" out
+done
+
+# Two files make the index that one makes.
+{ hex_bytes 4 13 $dim && floats "${row_values[@]:0:13*dim}"; } >first.fbin
+{ hex_bytes 4 $((rows - 13)) $dim && floats "${row_values[@]:13*dim}"; } >second.fbin
+run 0 build first.fbin second.fbin -o parts.ip --progress
+check 'progress is shown' grep -q "parts.ip: $rows of $rows rows (100 %)" err
+check 'two files make the same index' cmp -s parts.ip fbin.ip
+run 0 search parts.ip queries.fbin --verify --corpus first.fbin --corpus second.fbin
+
+# Labels: given ones are returned, and among equals the row added earlier still comes first.
+labels=()
+for ((i = 0; i < rows; ++i)); do labels+=($((5000 - 3 * i))); done
+{ hex_bytes 4 $rows 1 && hex_bytes 4 "${labels[@]}"; } >labels.ibin
+run 0 build base.fbin -o labelled --ids labels.ibin
+run 0 search labelled queries.fbin --verify --corpus base.fbin --ids labels.ibin
+table_pairs out >got
+while read -r id score; do echo "$((5000 - 3 * id)) $score"; done <expected_ip >expected_labels
+check 'labels' cmp -s got expected_labels
+
+# JSON, to the letter; padding beyond k_found is left out.
+{
+  printf '{"metric":"inner_product","rows":40,"dim":5,"queries":3,"k":2,"k_found":2,"results":['
+  expected ip 2 | {
+    separator=
+    for ((query = 0; query < query_count; ++query)); do
+      read -r id0 score0
+      read -r id1 score1
+      printf '%s\n{"query":%d,"ids":[%d,%d],"scores":[%d,%d]}' "$separator" $query "$id0" "$id1" "$score0" "$score1"
+      separator=,
+    done
+  }
+  printf '\n]}\n'
+} >expected.json
+run 0 search fbin.ip queries.fbin -k 2 --format json
+check 'JSON on stdout' cmp -s out expected.json
+run 0 search fbin.ip queries.fbin -k 2 -o found.json
+check 'JSON by the name of the output' cmp -s found.json expected.json
+run 0 search fbin.ip queries.fbin -k 100 --format json
+check 'k_found in JSON' grep -q "\"k\":100,\"k_found\":$rows," out
+check 'no padding in JSON' test "$(grep -c -- '-1' out)" -eq 0
+
+# ibin: uint32 queries, uint32 k, int32 ids, padded with -1.
+run 0 search fbin.ip queries.fbin -o found.ibin
+check 'ibin header' same_text "$(od -An -tu4 -N8 found.ibin | xargs)" "$query_count 10"
+check 'ibin ids' same_text "$(od -An -v -td4 -j8 found.ibin | xargs)" "$(cut -d' ' -f1 expected_ip | xargs)"
+run 0 search fbin.ip queries.fbin -k $((rows + 2)) --format ibin -o padded.ibin
+check 'ibin padding' same_text "$(od -An -v -td4 -j$((8 + 4 * rows)) -N8 padded.ibin | xargs)" '-1 -1'
+run 0 info found.ibin
+check 'info of ibin' grep -Eq "^type +integer ids" out
+
+# Both plans, forced, give the same bits.
+for plan in scan tiles; do
+  SHORTLIST_FORCE_FLAT_SEARCH=$plan run 0 search fbin.cosine queries.fbin -k $rows
+  mv out $plan.out
+done
+check 'scan and tiles agree' cmp -s scan.out tiles.out
+
+# ---- fp32 to fp16 and bf16, rounded to nearest even -------------------------------------------------------------
+
+# stored INDEX BYTES: the stored elements, in hexadecimal
+stored() {
+  local header_bytes offset
+  header_bytes=$(od -An -tu8 -N8 "$1" | xargs)
+  offset=$(tail -c +9 "$1" | head -c "$header_bytes" | sed 's/.*"vectors":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+  od -An -v -tx2 -j$((8 + header_bytes + offset)) -N"$2" "$1" | xargs
+}
+# 0, -0, 1, tie down, tie up, above tie, below tie, largest f16, denormals: 2^-24, tie to 0, tie up, 2^-14 below; NaN, inf
+values=(0x00000000 0x80000000 0x3F800000 0x3F801000 0x3F803000 0x3F801001 0x3F800FFF 0x477FE000
+        0x33800000 0x33000000 0x33C00000 0x387FFFFF 0x7FC00001 0x7F800001 0xFF800000 0xC77FEFFF)
+{ hex_bytes 4 ${#values[@]} 1 && hex_bytes 4 "${values[@]}"; } >halves.fbin
+run 0 build halves.fbin -o halves.f16 --type f16
+check 'f16 rounding' same_text "$(stored halves.f16 $((2 * ${#values[@]})))" \
+  '0000 8000 3c00 3c00 3c02 3c01 3c00 7bff 0001 0000 0002 0400 7e00 7e00 fc00 fbff'
+# 0, 1, tie down, tie up, above tie, a carry into the exponent, denormal tie, NaN whose bits all lie below, -inf
+values=(0x00000000 0x3F800000 0x3F808000 0x3F818000 0x3F808001 0x3FFFFFFF 0x00018000 0x7F800001 0xFF800000)
+{ hex_bytes 4 ${#values[@]} 1 && hex_bytes 4 "${values[@]}"; } >brains.fbin
+run 0 build brains.fbin -o brains.bf16 --type bf16
+check 'bf16 rounding' same_text "$(stored brains.bf16 $((2 * ${#values[@]})))" \
+  '0000 3f80 3f80 3f82 3f81 4000 0002 7fc0 ff80'
+{ hex_bytes 4 2 1 && hex_bytes 4 0x3F800000 0x477FF000; } >large.fbin
+fails 2 'row 1 of large.fbin holds 65520' build large.fbin -o large.f16 --type f16
+{ hex_bytes 4 1 1 && hex_bytes 4 0x7F7FFFFF; } >largest.fbin
+fails 2 'row 0 of largest.fbin' build largest.fbin -o largest.bf16 --type bf16
+
+# ---- explain, devices, bench ------------------------------------------------------------------------------------
+
+run 0 explain --rows 1000000 --dim 384 --queries 16 -k 100 --device cpu
+check 'explain says something' test -s out
+SHORTLIST_FORCE_FLAT_SEARCH=nonsense fails 2 'nonsense.*scan.*tiles' explain --rows 1000 --dim 8 --device cpu
+SHORTLIST_FORCE_FLAT_SEARCH=tiles run 0 explain --rows 1000 --dim 8 --device cpu
+check 'explain shows the forced plan' grep -q tiles out
+fails 2 'rows' explain --rows 0 --dim 8 --device cpu
+fails 2 'dim' explain --rows 10 --dim 0 --device cpu
+
+run 0 devices
+check 'the CPU comes first' grep -q '^cpu ' <(head -1 out)
+have_gpu=$(grep -c '^cuda' out)
+
+for type in f32 f16 bf16 i8 u8; do
+  for metric in ip cosine l2; do
+    run 0 bench --rows 1000 --dim 33 --queries 3 -k 7 --type $type --metric $metric --device cpu --repeat 2 --json
+    check 'the record names the work' grep -q "\"work\": \"flat/q3/1000x33/$type/$metric/k7/host\"" out
+    check 'the record is verified' grep -q '"verified": true' out
+    check 'every query was verified' grep -q '"verified_queries": 3' out
+  done
+done
+run 0 bench --rows 500 --dim 8 --repeat 1
+check 'bench for people' grep -q '^verified   1 of 1 query' out
+fails 2 '--rows is 0' bench --rows 0
+fails 2 '--dim is 65537' bench --dim 65537
+fails 2 '--k is -1' bench -k -1
+
+# ---- demo -------------------------------------------------------------------------------------------------------
+
+run 0 demo
+check 'twelve questions' test "$(grep -Ec '^ ?[0-9]+\. ' out)" -eq 12
+check 'three passages each' test "$(grep -Ec '^    0\.[0-9]{3}  .*\[(helpcenter|wikipedia)\]$' out)" -eq 36
+check 'the first answer' grep -q 'Ending your plan' out
+check 'the time' grep -Eq '^cpu     [0-9.]+ (us|ms) a query' out
+check 'the check' grep -q "^checked 12 questions, .* every bit of every score equals the reference's$" out
+check 'lines are short' test "$(LC_ALL=C.UTF-8 awk 'length > 100 && !/^(cpu|cuda|checked)/' out | wc -l)" -eq 0
+check 'no escapes in a file' test "$(grep -c $'\x1b' out)" -eq 0
+if ((have_gpu == 0)); then check 'no GPU is said' grep -q '^cuda    not used: ' out; fi
+fails 1 'base.fbin.*nowhere.*--data' demo --data nowhere
+mkdir damaged
+cp "$SHORTLIST_REPOSITORY_DATA"/help_wiki/{base.fbin,queries.fbin,queries.txt,passages.tsv} damaged
+chmod u+w damaged/*
+sed -i '2000d' damaged/passages.tsv
+fails 1 'passages.tsv: line 2000' demo --data damaged
+head -n 5 damaged/queries.txt >damaged/fewer && mv damaged/fewer damaged/queries.txt
+cp "$SHORTLIST_REPOSITORY_DATA"/help_wiki/passages.tsv damaged/whole && mv -f damaged/whole damaged/passages.tsv
+fails 1 '5 questions' demo --data damaged
+
+# ---- wrong use: exit code 2 -------------------------------------------------------------------------------------
+
+fails 2 'subcommand'
+fails 2 'nonsense' nonsense
+fails 2 'inputs|INPUT' build
+fails 2 'output' build base.fbin
+fails 2 'queries' search fbin.ip
+fails 2 'surplus' search fbin.ip queries.fbin surplus
+fails 2 'k is 0' search fbin.ip queries.fbin -k 0
+fails 2 'k is -3' search fbin.ip queries.fbin -k -3
+fails 2 'ten' search fbin.ip queries.fbin -k ten
+fails 2 'abacus' search fbin.ip queries.fbin --device abacus
+fails 2 'xml' search fbin.ip queries.fbin --format xml
+fails 2 'output' search fbin.ip queries.fbin --format ibin
+fails 2 'corpus' search fbin.ip queries.fbin --verify
+fails 2 'holds 13 rows' search fbin.ip queries.fbin --verify --corpus first.fbin
+fails 2 'hamming' build base.fbin -o x --metric hamming
+fails 2 'f64' build base.fbin -o x --type f64
+fails 2 'type is u8' build base.fbin -o x --type u8
+fails 2 'type is f16' build base.u8bin -o x --type f16
+fails 2 'output is x.fbin' build base.fbin -o x.fbin
+fails 2 'base.u8bin is u8' build base.fbin base.u8bin -o x
+fails 2 'halves.fbin is f32 of dim 1' build base.fbin halves.fbin -o x
+{ hex_bytes 4 39 1 && hex_bytes 4 "${labels[@]:0:39}"; } >few.ibin
+fails 2 'few.ibin is 39 x 1' build base.fbin -o x --ids few.ibin
+{ hex_bytes 4 $rows 1 && hex_bytes 4 7 7 "${labels[@]:2}"; } >twice.ibin
+fails 2 '7' build base.fbin -o x --ids twice.ibin
+fails 2 'dim' search fbin.ip halves.fbin
+fails 2 'base.txt' build base.txt -o x
+check 'nothing was written' test ! -e x
+
+# ---- failures: exit code 1 --------------------------------------------------------------------------------------
+
+fails 1 'missing.fbin' build missing.fbin -o x
+fails 1 'missing.index' search missing.index queries.fbin
+fails 1 'missing.fbin' search fbin.ip missing.fbin
+fails 1 'missing.index' info missing.index
+fails 1 'missing.fbin' info missing.fbin
+fails 1 'no/such/folder' build base.fbin -o no/such/folder/index
+fails 1 'no/such/folder' search fbin.ip queries.fbin -o no/such/folder/found.json
+fails 1 'no/such/folder' search fbin.ip queries.fbin -o no/such/folder/found.ibin
+head -c 100 base.fbin >short.fbin
+fails 1 'short.fbin' build short.fbin -o x
+if ((have_gpu == 0)); then
+  fails 1 'cuda|CUDA|GPU' search fbin.ip queries.fbin --device cuda
+  fails 1 'cuda|CUDA|GPU' bench --device cuda:1
+else
+  fails 2 '99' search fbin.ip queries.fbin --device cuda:99
+fi
+
+# Indexes that are no indexes, and one damaged bit.
+: >empty.index
+head -c 200 fbin.ip >short.index
+cp base.fbin text.index
+cp fbin.ip damaged.index
+last=$(($(wc -c <fbin.ip) - 1))
+printf '\xff' | dd of=damaged.index bs=1 seek=$last conv=notrunc status=none
+for index in empty short text damaged; do
+  fails 1 "$index.index" search $index.index queries.fbin
+  fails 1 "$index.index" info $index.index
+done
+
+# A full disk: the file size is limited instead. What was there stays, and nothing else.
+mkdir full
+{ hex_bytes 4 4000 5 && head -c 20000 /dev/zero; } >zeros.u8bin
+run 0 build zeros.u8bin -o zeros.ip
+cp zeros.ip full/zeros.ip
+limited() { (ulimit -f 1 && exec "$program" "$@"); }
+for arguments in 'build zeros.u8bin -o full/zeros.ip' 'search fbin.ip queries.fbin -k 500 -o full/new.ibin' \
+  'search fbin.ip queries.fbin -k 40 -o full/new.json'; do
+  last_command="shortlist $arguments, at most 1 KiB a file"
+  # shellcheck disable=SC2086 # the arguments are words
+  limited $arguments >out 2>err
+  check 'a full disk is a failure' test $? -eq 1
+  check 'one line' test "$(grep -c '^shortlist: .*full/' err)" -eq 1
+  check 'nothing is left behind' only_files full zeros.ip
+  check 'the old file stays' cmp -s zeros.ip full/zeros.ip
+done
+"$program" info fbin.ip >/dev/full 2>err
+check 'a full standard output is a failure' test $? -eq 1
+
+# An interrupt leaves a whole file or none.
+{ hex_bytes 4 200000 200 && head -c 40000000 /dev/zero; } >many.u8bin
+for delay in 0.01 0.03 0.06 0.1 0.2; do
+  mkdir interrupted
+  "$program" build many.u8bin -o interrupted/index >out 2>err &
+  build=$!
+  sleep $delay
+  kill -TERM $build 2>err
+  wait $build 2>err
+  if [[ -n $(ls interrupted) ]]; then
+    check 'only the index' only_files interrupted index
+    run 0 info interrupted/index
+  fi
+  rm -r interrupted
+done
+
+echo "$checks checks, $failures failed"
+test $failures -eq 0
