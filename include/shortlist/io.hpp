@@ -1,11 +1,10 @@
-// Files of vectors: fvecs, bvecs, ivecs, fbin, u8bin, ibin and npy.
+// Files of vectors: fvecs, bvecs, ivecs, fbin, u8bin, i8bin, ibin and npy. The formats stand in docs/files.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -13,29 +12,34 @@
 
 namespace shortlist {
 
-/// The formats, by their file extension: .fvecs .bvecs .ivecs .fbin .u8bin .ibin .npy.
-enum class vector_format : std::uint8_t { fvecs, bvecs, ivecs, fbin, u8bin, ibin, npy };
+/// The formats, by their file extension: .fvecs .bvecs .ivecs .fbin .u8bin .i8bin .ibin .npy.
+enum class vector_format : std::uint8_t { fvecs, bvecs, ivecs, fbin, u8bin, i8bin, ibin, npy };
 
+/// "fvecs", "bvecs", ...: the extension without its dot.
+std::string_view to_string(vector_format format);
 /// The format of a path, by its extension. @throws invalid_argument that lists the known ones.
 vector_format format_of(const std::filesystem::path& path);
 
 /// A file of vectors, open for reading in slices, so that a corpus larger than memory can be streamed into an index.
 ///
-/// Header, sizes and (for *vecs) every row's dimension are checked against the file before they are believed.
+/// Header and sizes are checked against the file when it is opened, every row's dimension (in the *vecs formats) when
+/// the row is read.
 class vector_file {
  public:
-  /// @throws io_error, corrupt_file, unsupported (an npy dtype or order that is not read).
+  /// @throws io_error, corrupt_file, unsupported (an npy dtype or order that is not read), and what format_of throws.
   explicit vector_file(const std::filesystem::path& path);
+  /// The same for a file whose name does not tell its format.
+  vector_file(const std::filesystem::path& path, vector_format format);
   ~vector_file();
   vector_file(vector_file&&) noexcept;
   vector_file& operator=(vector_file&&) noexcept;
 
   std::int64_t rows() const noexcept;
   std::int64_t dim() const noexcept;
-  /// f32, f16, i8 or u8. @throws unsupported for the int32 formats, which read_ids reads.
+  /// f32, f16, i8 or u8. @throws unsupported for files of int32 or int64, which read_ids reads.
   element_type type() const;
   /// Reads rows [first, first + count) densely into `out`, [count, dim] of type().
-  /// @throws invalid_argument if the range is not in the file, io_error, corrupt_file.
+  /// @throws invalid_argument if the range is not in the file, io_error, corrupt_file, and what type() throws.
   void read(std::int64_t first, std::int64_t count, void* out);
 
  private:
@@ -52,7 +56,9 @@ struct vectors {
 
   any_matrix_view view() const { return {data.data(), type, rows, dim, dim}; }
 };
+/// @throws what vector_file throws, out_of_memory.
 vectors read_vectors(const std::filesystem::path& path);
+vectors read_vectors(const std::filesystem::path& path, vector_format format);
 
 /// A whole ivecs or ibin file, or an npy file of int32 or int64: [rows, dim].
 struct id_table {
@@ -60,11 +66,15 @@ struct id_table {
   std::int64_t dim = 0;
   std::vector<std::int64_t> data;
 };
+/// @throws what vector_file throws, unsupported for a file of another element type, out_of_memory.
 id_table read_ids(const std::filesystem::path& path);
+id_table read_ids(const std::filesystem::path& path, vector_format format);
 
-/// Writes ids as ibin (uint32 rows, uint32 dim, int32 data). @throws invalid_argument if an id does not fit int32.
+/// Writes ids as ibin (uint32 rows, uint32 dim, int32 data), beside `path` and then over it.
+/// @throws invalid_argument if an id does not fit int32 or a size does not fit uint32, io_error; an old file then
+/// stays.
 void write_ibin(const std::filesystem::path& path, matrix_view<const std::int64_t> ids);
-/// Writes fp32 vectors as fbin.
+/// Writes fp32 vectors as fbin, in the same manner.
 void write_fbin(const std::filesystem::path& path, matrix_view<const float> data);
 
 }  // namespace shortlist
