@@ -1,0 +1,172 @@
+// The plan tables. Each line: the first that holds wins; the reason stands beside it and is printed by `explain`.
+#include "core/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "core/message.hpp"
+#include "shortlist/flat_index.hpp"
+
+namespace shortlist::core {
+namespace {
+
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+constexpr const char* kForceFlatSearch = "SHORTLIST_FORCE_FLAT_SEARCH";
+
+struct flat_algorithm_name {
+  std::string_view name;
+  flat_algorithm algorithm;
+};
+constexpr flat_algorithm_name kFlatAlgorithms[] = {{"scan", flat_algorithm::scan}, {"tiles", flat_algorithm::tiles}};
+
+struct flat_rule {
+  std::int64_t max_queries = kAny;
+  std::int64_t max_k = kAny;
+  flat_algorithm algorithm;
+  std::string_view reason;
+
+  constexpr bool holds(const search_shape& shape) const { return shape.queries <= max_queries && shape.k <= max_k; }
+};
+
+constexpr flat_rule kCpuFlatRules[] = {
+    {.max_queries = 1,
+     .algorithm = flat_algorithm::scan,
+     .reason = "one query: the rows stream past it once, spread over all cores, at the speed of memory"},
+    {.algorithm = flat_algorithm::tiles,
+     .reason = "several queries: a row that was read serves all of them while it lies in the cache"},
+};
+
+// What the fused selection of the CUDA scan holds in shared memory; above it the tiles' selection takes over, which has
+// no bound on k.
+constexpr std::int64_t kCudaScanMaxK = 2048;
+
+constexpr flat_rule kCudaFlatRules[] = {
+    {.max_queries = 1,
+     .max_k = kCudaScanMaxK,
+     .algorithm = flat_algorithm::scan,
+     .reason = "one query, k within 2048: one pass over the rows, selection fused into it"},
+    {.max_queries = 1,
+     .algorithm = flat_algorithm::tiles,
+     .reason = "k above 2048: the selection of the tiles has no bound on k"},
+    {.algorithm = flat_algorithm::tiles,
+     .reason = "several queries: a row that was read serves all of them while it lies on the chip"},
+};
+
+constexpr std::span<const flat_rule> rules_of(device_kind kind) {
+  return kind == device_kind::cpu ? std::span<const flat_rule>(kCpuFlatRules)
+                                  : std::span<const flat_rule>(kCudaFlatRules);
+}
+
+constexpr bool ends_with_a_rule_for_all(device_kind kind) {
+  const flat_rule& last = rules_of(kind).back();
+  return last.max_queries == kAny && last.max_k == kAny;
+}
+static_assert(ends_with_a_rule_for_all(device_kind::cpu) && ends_with_a_rule_for_all(device_kind::cuda));
+
+const flat_rule& rule_for(device_kind kind, const search_shape& shape) {
+  const auto rules = rules_of(kind);
+  for (const flat_rule& rule : rules) {
+    if (rule.holds(shape)) return rule;
+  }
+  return rules.back();
+}
+
+/// The algorithm that the environment asks for; an empty value counts as unset.
+std::optional<flat_algorithm> forced_flat_algorithm() {
+  const char* wanted = std::getenv(kForceFlatSearch);
+  if (!wanted || !*wanted) return std::nullopt;
+  for (const auto& [name, algorithm] : kFlatAlgorithms) {
+    if (name == wanted) return algorithm;
+  }
+  std::string known;
+  for (const auto& entry : kFlatAlgorithms) known += (known.empty() ? "" : " or ") + std::string(entry.name);
+  throw_invalid(kForceFlatSearch, wanted, known);
+}
+
+// When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a round trip.
+// From the prototypes' measurements: 4 KB up, a kernel and 800 bytes down take 12.6 us on an H200; on two AVX2 cores
+// one query over 10,000 x 384 in the cache takes 0.28 ms, 16 queries over 100,000 x 768 take 27.6 ms. Two cores are the
+// least that a machine with a GPU has: a larger CPU only moves the border up, and this table errs towards the GPU.
+constexpr double kGpuRoundTripUs = 12.6;
+constexpr double kCpuScanUsPerElement = 280.0 / (10'000.0 * 384.0);
+constexpr double kCpuTilesUsPerElement = 27'600.0 / (16.0 * 100'000.0 * 768.0);
+
+struct cpu_rule {
+  std::int64_t max_queries = kAny;
+  double max_work;  ///< rows x dim x queries
+};
+constexpr cpu_rule kCpuWins[] = {
+    {.max_queries = 1, .max_work = kGpuRoundTripUs / kCpuScanUsPerElement},  // about 173,000: 450 rows of 384
+    {.max_work = kGpuRoundTripUs / kCpuTilesUsPerElement},                   // about 561,000: 91 rows of 384 x 16
+};
+
+// Read bandwidths that `explain` turns bytes into a limit with: an H200's for corpora beyond its caches, and two cores
+// of an AVX2 machine. Measured with the prototypes; a benchmark run measures its own.
+constexpr double kH200GbPerS = 4600.0;
+constexpr double kTwoCoresGbPerS = 27.0;
+
+struct bandwidth {
+  double gb_per_s;
+  std::string_view machine;
+};
+
+constexpr bandwidth example_bandwidth(device_kind kind) {
+  return kind == device_kind::cpu ? bandwidth{kTwoCoresGbPerS, "two AVX2 cores"} : bandwidth{kH200GbPerS, "an H200"};
+}
+
+}  // namespace
+
+std::string_view to_string(flat_algorithm algorithm) {
+  for (const auto& entry : kFlatAlgorithms) {
+    if (entry.algorithm == algorithm) return entry.name;
+  }
+  return "unknown";
+}
+
+flat_plan plan_flat_search(device_kind kind, const search_shape& shape) {
+  if (const auto forced = forced_flat_algorithm()) {
+    return {*forced, fmt::format("forced by {}={}", kForceFlatSearch, to_string(*forced))};
+  }
+  const flat_rule& rule = rule_for(kind, shape);
+  return {rule.algorithm, std::string(rule.reason)};
+}
+
+flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape) {
+  if (const auto forced = forced_flat_algorithm()) return *forced;
+  return rule_for(kind, shape).algorithm;
+}
+
+bool cpu_wins(const search_shape& shape) noexcept {
+  const double work =
+      static_cast<double>(shape.rows) * static_cast<double>(shape.dim) * static_cast<double>(shape.queries);
+  for (const cpu_rule& rule : kCpuWins) {
+    if (shape.queries <= rule.max_queries) return work <= rule.max_work;
+  }
+  return false;
+}
+
+std::string explain_flat_search(device_kind kind, std::string_view device_description, const search_shape& shape) {
+  const flat_plan plan = plan_flat_search(kind, shape);
+  // In double: a shape is any four numbers, and their product need not fit.
+  const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.dim);
+  const double passes = plan.algorithm == flat_algorithm::scan ? static_cast<double>(shape.queries) : 1.0;
+  const double norms_bytes = shape.metric == metric::cosine ? 4.0 * static_cast<double>(shape.rows) : 0.0;
+  const double read_bytes = passes * (elements * static_cast<double>(size_bytes(shape.type)) + norms_bytes);
+  const auto [gb_per_s, machine] = example_bandwidth(kind);
+  return fmt::format(
+      "search:     {} {} over {} rows x {} {}, {}, k {}\n"
+      "device:     {}\n"
+      "algorithm:  {}\n"
+      "because:    {}\n"
+      "reads:      {:.6g} MB at least, {:.6g} million multiply-adds\n"
+      "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n",
+      shape.queries, shape.queries == 1 ? "query" : "queries", shape.rows, shape.dim, to_string(shape.type),
+      to_string(shape.metric), shape.k, device_description, to_string(plan.algorithm), plan.reason, read_bytes / 1e6,
+      elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine, read_bytes / (gb_per_s * 1e6));
+}
+
+}  // namespace shortlist::core
