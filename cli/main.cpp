@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
 
 #include "command.hpp"
@@ -84,6 +85,8 @@ int main(int argc, char** argv) {
   } catch (const shortlist::invalid_argument& wrong) {
     return report(kWrongUse, wrong.what());
   } catch (const std::bad_alloc&) {
+    return report(kFailed, "out of memory");
+  } catch (const std::length_error&) {  // more elements than any memory holds
     return report(kFailed, "out of memory");
   } catch (const std::exception& failure) {
     return report(kFailed, failure.what());

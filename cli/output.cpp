@@ -27,7 +27,7 @@ void hold(int signal) {
 class unfinished_file {
  public:
   explicit unfinished_file(const std::filesystem::path& target)
-      : target_(target), beside_(target.string() + fmt::format(".tmp-{}", getpid())) {
+      : target_(target), beside_(target.parent_path() / fmt::format(".shortlist-{}.tmp", getpid())) {
     descriptor_ = open(beside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail("open");
   }

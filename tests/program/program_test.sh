@@ -50,7 +50,7 @@ fails() {
   check 'stdout is empty' test ! -s out
 }
 
-only_files() { test "$(ls "$1" | tr '\n' ' ')" = "$2 "; }
+only_files() { test "$(ls -A "$1" | tr '\n' ' ')" = "$2 "; }
 same_text() { test "$1" = "$2"; }
 
 # ---- binary files -----------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ for delay in 0.01 0.03 0.06 0.1 0.2; do
   sleep $delay
   kill -TERM $build 2>err
   wait $build 2>err
-  if [[ -n $(ls interrupted) ]]; then
+  if [[ -n $(ls -A interrupted) ]]; then
     check 'only the index' only_files interrupted index
     run 0 info interrupted/index
   fi
