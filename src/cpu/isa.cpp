@@ -1,0 +1,80 @@
+// Detection of instruction sets, and the override by environment variable or test.
+#include "cpu/isa.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "cpu/targets.hpp"
+// After targets.hpp, which limits what these detect.
+#include "core/message.hpp"
+#include "hwy/targets.h"
+
+namespace shortlist::cpu {
+namespace {
+
+constexpr isa kAllIsas[] = {isa::avx512, isa::avx2, isa::neon, isa::scalar};
+
+bool is_available(isa value) {
+  const std::int64_t targets = HWY_SUPPORTED_TARGETS & HWY_TARGETS;
+  switch (value) {
+    case isa::avx512: return (targets & HWY_AVX3) != 0;
+    case isa::avx2: return (targets & HWY_AVX2) != 0;
+    case isa::neon: return (targets & HWY_NEON) != 0;
+    case isa::scalar: return true;
+  }
+  return false;
+}
+
+isa parse_available(std::string_view argument, std::string_view name) {
+  std::string known;
+  std::string available;
+  for (const isa value : kAllIsas) {
+    if (is_available(value) && name == to_string(value)) return value;
+    known += (known.empty() ? "" : ", ") + std::string(to_string(value));
+    if (is_available(value)) available += (available.empty() ? "" : ", ") + std::string(to_string(value));
+  }
+  core::throw_invalid(argument, name, std::string_view(available + " on this machine, of the known " + known));
+}
+
+isa initial_isa() {
+  if (const char* name = std::getenv("SHORTLIST_FORCE_ISA")) return parse_available("SHORTLIST_FORCE_ISA", name);
+  for (const isa value : kAllIsas) {
+    if (is_available(value)) return value;
+  }
+  return isa::scalar;
+}
+
+std::atomic<isa>& chosen_isa() {
+  static std::atomic<isa> chosen{initial_isa()};
+  return chosen;
+}
+
+}  // namespace
+
+std::string_view to_string(isa value) {
+  switch (value) {
+    case isa::avx512: return "avx512";
+    case isa::avx2: return "avx2";
+    case isa::neon: return "neon";
+    case isa::scalar: return "scalar";
+  }
+  return "";
+}
+
+std::vector<std::string_view> available_isas() {
+  std::vector<std::string_view> names;
+  for (const isa value : kAllIsas) {
+    if (is_available(value)) names.push_back(to_string(value));
+  }
+  return names;
+}
+
+isa current_isa() { return chosen_isa().load(std::memory_order_relaxed); }
+
+void force_isa(std::string_view name) {
+  const isa value = parse_available("instruction set", name);
+  chosen_isa().store(value, std::memory_order_relaxed);
+}
+
+}  // namespace shortlist::cpu
