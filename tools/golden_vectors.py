@@ -345,6 +345,14 @@ def special_cases():
     yield "ties of rounding, odd", "f32", "inner_product", [f32(1)] * 3, [f32(2**24 + 2), 0, f32(1)]
 
 
+def documented_cases():
+    """The example of docs/ordering.md."""
+    query = [f32(Fraction(3, 2)), f32(-2), f32(Fraction(1, 10))]
+    for row in ((2, Fraction(1, 4), 3), (Fraction(1, 2), Fraction(3, 4), 3), (2, Fraction(1, 4), -1)):
+        for metric in METRICS:
+            yield "the example of docs/ordering.md", "f32", metric, query, [f32(v) for v in row]
+
+
 def literal(values, width):
     """A C++ string literal of hex digits, in lines that fit the page."""
     digits = "".join(f"{v:0{width}X}" for v in values)
@@ -355,7 +363,8 @@ def literal(values, width):
 def main():
     print("// Made by tools/golden_vectors.py, in exact arithmetic. Each line: what, element type, metric, dim, the query's")
     print("// fp32 bits, the row's elements' bits, and the bits of the score that docs/ordering.md defines.")
-    for what, element_type, metric, query, row in (*random_cases(), *widening_cases(), *special_cases()):
+    cases = (*documented_cases(), *random_cases(), *widening_cases(), *special_cases())
+    for what, element_type, metric, query, row in cases:
         row = list(row)
         assert len(query) == len(row)
         q = [decode("f32", b) for b in query]
