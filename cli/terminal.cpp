@@ -35,6 +35,21 @@ std::string_view first_characters(std::string_view text, int count) {
   return text.substr(0, bytes);
 }
 
+/// Drops words from the end until " ..." fits behind the rest.
+void cut_for_ellipsis(std::string& line, int width) {
+  constexpr std::string_view kEllipsis = " ...";
+  const int room = width - static_cast<int>(kEllipsis.size());
+  while (characters(line) > room) {
+    const std::size_t space = line.rfind(' ');
+    if (space == std::string::npos) {
+      line = first_characters(line, room);
+    } else {
+      line.resize(space);
+    }
+  }
+  line += kEllipsis;
+}
+
 }  // namespace
 
 bool is_terminal(std::FILE* file) { return isatty(fileno(file)) != 0; }
@@ -87,9 +102,7 @@ std::vector<std::string> wrap(std::string_view text, int width, int max_lines) {
         lines.push_back(std::move(line));
         line.clear();
         if (static_cast<int>(lines.size()) == max_lines) {
-          std::string& last = lines.back();
-          last = std::string(first_characters(last, width - 4));
-          last += " ...";
+          cut_for_ellipsis(lines.back(), width);
           return lines;
         }
       }

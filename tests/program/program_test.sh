@@ -385,7 +385,7 @@ run 0 build zeros.u8bin -o zeros.ip
 cp zeros.ip full/zeros.ip
 limited() { (ulimit -f 1 && exec "$program" "$@"); }
 for arguments in 'build zeros.u8bin -o full/zeros.ip' 'search fbin.ip queries.fbin -k 500 -o full/new.ibin' \
-  'search fbin.ip queries.fbin -k 40 -o full/new.json'; do
+  'search zeros.ip queries.fbin -k 500 -o full/new.json'; do
   last_command="shortlist $arguments, at most 1 KiB a file"
   # shellcheck disable=SC2086 # the arguments are words
   limited $arguments >out 2>err
