@@ -289,6 +289,7 @@ struct safetensors_file::impl {
 
 void safetensors_file::impl::load() {
   const std::string text = load_header();
+  data_begin = kLengthBytes + static_cast<std::int64_t>(text.size());
   const json header = parse(text);
   if (!header.is_object()) corrupt("the header is no JSON object");
   if (!header.contains(kMetadataKey)) corrupt("the header has no '{}'", kMetadataKey);
