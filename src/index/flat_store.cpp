@@ -1,0 +1,140 @@
+// The rows of a flat index, resident on one device.
+#include "index/flat_store.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "core/order.hpp"
+#include "shortlist/error.hpp"
+
+namespace shortlist::index {
+namespace {
+
+constexpr std::int64_t kNormBytes = sizeof(float);
+constexpr std::int64_t kIdBytes = sizeof(std::int64_t);
+
+constexpr std::int64_t round_up(std::int64_t bytes, std::int64_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
+/// Half as much again: a row is copied about twice in the life of an index, and a third of the memory is spare at most.
+constexpr std::int64_t grown_capacity(std::int64_t capacity, std::int64_t needed) {
+  return std::min(std::max(needed, capacity + capacity / 2), core::kMaxRows);
+}
+
+}  // namespace
+
+flat_store::flat_store(core::backend& backend, const flat_index_options& options)
+    : backend_(backend),
+      options_(options),
+      row_bytes_(options.dim * size_bytes(options.type)),
+      stride_bytes_(round_up(row_bytes_, backend.row_alignment_bytes())) {}
+
+core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) const noexcept {
+  return {.rows = from.rows.as<void>(),
+          .row_stride_bytes = stride_bytes_,
+          .type = options_.type,
+          .metric = options_.metric,
+          .count = count,
+          .dim = options_.dim,
+          .inverse_norms = from.inverse_norms.as<const float>(),
+          .ids = from.ids.as<const std::int64_t>()};
+}
+
+memory_use flat_store::memory() const noexcept {
+  memory_use use;
+  use.rows_bytes = arrays_.rows.bytes();
+  use.norms_bytes = arrays_.inverse_norms.bytes();
+  use.ids_bytes = arrays_.ids.bytes() + ids_.bytes();
+  use.device_allocations = allocations_;
+  return use;
+}
+
+device_memory flat_store::allocate(std::int64_t bytes) {
+  device_memory made(backend_, bytes);
+  ++allocations_;
+  return made;
+}
+
+flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, bool with_ids) {
+  arrays made;
+  made.capacity = capacity;
+  made.rows = allocate(capacity * stride_bytes_);
+  if (options_.metric == metric::cosine) made.inverse_norms = allocate(capacity * kNormBytes);
+  if (with_ids) made.ids = allocate(capacity * kIdBytes);
+
+  const auto copy = [&](const device_memory& to, const device_memory& from, std::int64_t bytes) {
+    if (!to || !from || bytes == 0) return;
+    backend_.copy_rows(stream, core::copy_kind::device_to_device, to.as<void>(), bytes, from.as<void>(), bytes, bytes,
+                       1);
+  };
+  copy(made.rows, arrays_.rows, rows_ * stride_bytes_);
+  copy(made.inverse_norms, arrays_.inverse_norms, rows_ * kNormBytes);
+  copy(made.ids, arrays_.ids, rows_ * kIdBytes);
+  return made;
+}
+
+flat_store::arrays flat_store::grown_to(void* stream, std::int64_t needed, bool with_ids) {
+  const std::int64_t wanted = grown_capacity(arrays_.capacity, needed);
+  if (wanted == needed) return moved_to(stream, needed, with_ids);
+  try {
+    return moved_to(stream, wanted, with_ids);
+  } catch (const out_of_memory&) {
+    return moved_to(stream, needed, with_ids);
+  }
+}
+
+void flat_store::reserve(void* stream, std::int64_t max_rows) {
+  if (max_rows <= arrays_.capacity) return;
+  arrays larger = moved_to(stream, max_rows, ids_.given());
+  backend_.synchronize(stream);
+  arrays_ = std::move(larger);
+}
+
+void flat_store::append(void* stream, core::copy_kind kind, const any_matrix_view& vectors,
+                        std::span<const std::int64_t> ids) {
+  labels::pending fresh_ids = ids_.append(rows_, vectors.rows, ids);
+  if (vectors.rows == 0) return;
+
+  const std::int64_t needed = rows_ + vectors.rows;
+  const bool grows = needed > arrays_.capacity;
+  arrays larger;
+  if (grows) larger = grown_to(stream, needed, ids_.given());
+  const arrays& target = grows ? larger : arrays_;
+
+  write_rows(stream, kind, target, vectors);
+  if (target.inverse_norms) {
+    backend_.inverse_norms(stream, corpus_of(target, needed), rows_, vectors.rows, target.inverse_norms.as<float>());
+  }
+  device_memory first_ids;  // the first ids ever given, on a device that has had room for the rows only
+  if (ids_.given()) {
+    if (!target.ids) first_ids = allocate(target.capacity * kIdBytes);
+    const bool all = !arrays_.ids;  // positions that stand for the ids of earlier rows go up as well
+    const std::int64_t from = all ? 0 : rows_;
+    const std::int64_t bytes = (needed - from) * kIdBytes;
+    std::int64_t* to = (first_ids ? first_ids : target.ids).as<std::int64_t>() + from;
+    backend_.copy_rows(stream, core::copy_kind::host_to_device, to, bytes, ids_.all().data() + from, bytes, bytes, 1);
+  }
+  backend_.synchronize(stream);
+
+  if (grows) arrays_ = std::move(larger);
+  if (first_ids) arrays_.ids = std::move(first_ids);
+  fresh_ids.keep();
+  rows_ = needed;
+}
+
+void flat_store::write_rows(void* stream, core::copy_kind kind, const arrays& to,
+                            const any_matrix_view& vectors) const {
+  std::byte* begin = to.rows.as<std::byte>() + rows_ * stride_bytes_;
+  if (stride_bytes_ != row_bytes_) backend_.zero(stream, begin, vectors.rows * stride_bytes_);
+  const std::int64_t from_stride_bytes = vectors.rows == 1 ? row_bytes_ : vectors.row_stride * size_bytes(vectors.type);
+  backend_.copy_rows(stream, kind, begin, stride_bytes_, vectors.data, from_stride_bytes, row_bytes_, vectors.rows);
+}
+
+void flat_store::read(void* stream, std::int64_t first, std::int64_t count, void* out) const {
+  const std::byte* from = arrays_.rows.as<const std::byte>() + first * stride_bytes_;
+  backend_.copy_rows(stream, core::copy_kind::device_to_host, out, row_bytes_, from, stride_bytes_, row_bytes_, count);
+}
+
+}  // namespace shortlist::index

@@ -1,0 +1,60 @@
+// The rows of a flat index, resident on one device, with their inverse norms and ids.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/backend.hpp"
+#include "index/device_memory.hpp"
+#include "index/labels.hpp"
+#include "shortlist/flat_index.hpp"
+
+namespace shortlist::index {
+
+/// Grows geometrically and on the device: what is there is never uploaded again. `append` and `reserve` leave
+/// everything as it was if they throw: they allocate first, write behind the rows that count, and commit last.
+class flat_store {
+ public:
+  flat_store(core::backend& backend, const flat_index_options& options);
+
+  std::int64_t rows() const noexcept { return rows_; }
+  std::int64_t capacity() const noexcept { return arrays_.capacity; }
+  core::flat_corpus corpus() const noexcept { return corpus_of(arrays_, rows_); }
+  const labels& ids() const noexcept { return ids_; }
+  /// rows_bytes, norms_bytes, ids_bytes and the allocations made here.
+  memory_use memory() const noexcept;
+
+  /// Room for `max_rows` rows at addresses that stay.
+  void reserve(void* stream, std::int64_t max_rows);
+  /// Copies rows in from host memory (host_to_device) or the device's (device_to_device); in place on return.
+  void append(void* stream, core::copy_kind kind, const any_matrix_view& vectors, std::span<const std::int64_t> ids);
+  /// Rows [first, first + count), dense, into host memory.
+  void read(void* stream, std::int64_t first, std::int64_t count, void* out) const;
+
+ private:
+  struct arrays {
+    device_memory rows;
+    device_memory inverse_norms;  ///< under cosine
+    device_memory ids;            ///< if ids were given
+    std::int64_t capacity = 0;
+  };
+
+  core::flat_corpus corpus_of(const arrays& from, std::int64_t count) const noexcept;
+  device_memory allocate(std::int64_t bytes);
+  /// Larger arrays that hold what is there.
+  arrays moved_to(void* stream, std::int64_t capacity, bool with_ids);
+  /// The same for `needed` rows and some more, or just for `needed` if memory is short.
+  arrays grown_to(void* stream, std::int64_t needed, bool with_ids);
+  void write_rows(void* stream, core::copy_kind kind, const arrays& to, const any_matrix_view& vectors) const;
+
+  core::backend& backend_;
+  flat_index_options options_;
+  std::int64_t row_bytes_;     ///< dim elements
+  std::int64_t stride_bytes_;  ///< the same, rounded up to the backend's alignment
+  arrays arrays_;
+  labels ids_;
+  std::int64_t rows_ = 0;
+  std::int64_t allocations_ = 0;
+};
+
+}  // namespace shortlist::index
