@@ -29,6 +29,12 @@ struct row_span {
   }
 };
 
+/// Memory that will be read soon.
+struct fetch_ahead {
+  const std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
 /// Rows that may be among the k best of one query, as 64-bit keys; and the key that a score must reach to join them.
 ///
 /// Rows come in ascending position, so a row that ties with the k-th of those already here loses against it: `min_key`
@@ -69,9 +75,10 @@ struct flat_kernels {
   /// The same for `count` <= tile_queries queries; missing ones are padding.
   void (*pack_queries)(const float* queries, std::int64_t stride, std::int64_t count, std::int64_t dim, float* packed);
 
-  /// sums[q * kBlockRows + r] of the first `rows` packed rows with a packed tile of queries.
+  /// sums[q * kBlockRows + r] of the first `rows` packed rows with a packed tile of queries;
+  /// fetches `ahead` into a cache meanwhile.
   using tile_sums_fn = void (*)(const float* packed_queries, const float* packed_rows, std::int64_t rows,
-                                std::int64_t dim, float* sums);
+                                std::int64_t dim, fetch_ahead ahead, float* sums);
   tile_sums_fn tile_sums[2];  // [sum_kind]
 
   /// Turns sums into keys and appends those that reach min_key; there is room for all of them.

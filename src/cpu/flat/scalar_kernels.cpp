@@ -62,7 +62,7 @@ void pack_queries(const float* queries, std::int64_t stride, std::int64_t count,
 }
 
 template <class Step>
-void tile_sums(const float* packed_queries, const float* packed_rows, std::int64_t rows, std::int64_t dim,
+void tile_sums(const float* packed_queries, const float* packed_rows, std::int64_t rows, std::int64_t dim, fetch_ahead,
                float* sums) {
   for (std::int64_t r = 0; r < rows; ++r) sums[r] = sum_of<Step>(packed_queries, packed_rows + r * padded(dim), dim);
 }

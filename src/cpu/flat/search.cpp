@@ -252,19 +252,16 @@ void searcher::tile_blocks(std::int64_t slot, row_span rows, std::int64_t first,
   const std::int64_t padded = padded_dim(corpus_.dim);
   float* packed_rows = memory_.rows.as<float>() + slot * kBlockRows * padded;
   kernels_.pack_rows[type_](rows, corpus_.dim, packed_rows);
-  // The next block travels to the second cache meanwhile, a share of it before each tile.
-  const std::byte* ahead = rows.data + rows.count * rows.stride_bytes;
-  const std::int64_t share_bytes =
-      round_up(divide_up(rows.count * rows.stride_bytes, block_end - block), kCacheLineBytes);
+  // The next block travels closer meanwhile, a share of it during each tile.
+  const std::int64_t block_bytes = rows.count * rows.stride_bytes;
+  const std::int64_t share_bytes = round_up(divide_up(block_bytes, block_end - block), kCacheLineBytes);
+  fetch_ahead ahead = {rows.data + block_bytes, share_bytes};
   alignas(kCacheLineBytes) float sums[kMaxTileQueries * kBlockRows + kSumsSlack];
   for (; block < block_end; ++block) {
-    for (std::int64_t offset = 0; offset < share_bytes; offset += kCacheLineBytes) {
-      __builtin_prefetch(ahead + offset, 0, 2);
-    }
-    ahead += share_bytes;
     const std::int64_t first_query = block * kernels_.tile_queries;
     kernels_.tile_sums[kind_](memory_.queries.as<float>() + first_query * padded, packed_rows, rows.count, corpus_.dim,
-                              sums);
+                              ahead, sums);
+    ahead.data += share_bytes;
     const std::int64_t end = std::min(kernels_.tile_queries, group - first_query);
     for (std::int64_t q = 0; q < end; ++q) {
       collect({.sums = sums + q * kBlockRows,

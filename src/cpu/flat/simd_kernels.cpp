@@ -50,6 +50,8 @@ static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kLanes == 0 && kSumsSl
 
 // How far ahead of the row that is summed its successors are fetched.
 constexpr std::int64_t kPrefetchBytes = 8192;
+constexpr std::int64_t kLineBytes = 64;
+constexpr int kSecondCache = 2;  // the locality that __builtin_prefetch takes for it
 
 // Compilers inline a lambda of this size only when told to.
 #undef SHORTLIST_INLINE_LAMBDA
@@ -164,11 +166,17 @@ HWY_INLINE vector row_vector(const Query* query, const T* row, const steps& coun
   vector result = hn::Zero(kFloats);
   unroll<kPasses>([&](auto pass) SHORTLIST_INLINE_LAMBDA {
     constexpr int kFirst = bit_reversed(pass, kPasses);
+    constexpr int kBlockLines = static_cast<int>(core::kPartialSums * sizeof(T) / kLineBytes);
+    const std::byte* row_ahead = reinterpret_cast<const std::byte*>(row) + kPrefetchBytes;
     vector p[kAccumulators];
     unroll<kAccumulators>([&](auto i) SHORTLIST_INLINE_LAMBDA { p[i] = hn::Zero(kFloats); });
     const Query* q = query + kFirst * kLanes;
     const T* x = row + kFirst * kLanes;
     for (std::int64_t block = 0; block < count.blocks; ++block) {
+      unroll<kBlockLines>([&](auto line) SHORTLIST_INLINE_LAMBDA {
+        if constexpr (line * kPasses / kBlockLines == pass) hwy::Prefetch(row_ahead + line * kLineBytes);
+      });
+      row_ahead += kBlockLines * kLineBytes;
       unroll<kAccumulators>([&](auto i) SHORTLIST_INLINE_LAMBDA {
         constexpr int kOffset = i * kPasses * kLanes;
         p[i] = Step::next(load_wide(q + kOffset), load_wide(x + kOffset), p[i]);
@@ -177,6 +185,7 @@ HWY_INLINE vector row_vector(const Query* query, const T* row, const steps& coun
       x += core::kPartialSums;
     }
     if (count.rest_positions > 0) {
+      if constexpr (pass == 0) hwy::Prefetch(row_ahead);
       unroll<kAccumulators>([&](auto i) SHORTLIST_INLINE_LAMBDA {
         constexpr int kOffset = i * kPasses * kLanes;
         if (kFirst + i * kPasses < count.rest_positions) {
@@ -201,10 +210,6 @@ HWY_INLINE vector row_vector(const Query* query, const T* row, const steps& coun
   return result;
 }
 
-HWY_INLINE void prefetch_row(const std::byte* row, std::int64_t bytes) {
-  for (std::int64_t offset = 0; offset < bytes; offset += 64) hwy::Prefetch(row + kPrefetchBytes + offset);
-}
-
 /// sums[i] = the sum of vector_of(row i), a whole vector of rows at a time.
 template <class VectorOf>
 HWY_INLINE void sum_rows(row_span rows, float* sums, const VectorOf& vector_of) {
@@ -213,7 +218,6 @@ HWY_INLINE void sum_rows(row_span rows, float* sums, const VectorOf& vector_of) 
     HWY_ALIGN float lanes[kLanes * kLanes] = {};
     const std::byte* row = rows.data + first * rows.stride_bytes;
     for (int r = 0; r < present; ++r, row += rows.stride_bytes) {
-      prefetch_row(row, rows.stride_bytes);
       hn::Store(vector_of(row), kFloats, lanes + r * kLanes);
     }
     vector v[kLanes];
@@ -301,12 +305,17 @@ void pack_queries(const float* queries, std::int64_t stride, std::int64_t count,
 }
 
 /// The tree of a tile down to a vector for each pair; that of row r and query q goes to out[q * kBlockRows + r].
+/// Meanwhile `lines` cache lines from `ahead` on travel to the second cache, a few at each position.
 template <class Step>
 HWY_INLINE void tile_vectors(const float* HWY_RESTRICT q, const float* HWY_RESTRICT x, const steps& count,
-                             float* HWY_RESTRICT out) {
+                             const std::byte* ahead, std::int64_t lines, float* HWY_RESTRICT out) {
   constexpr int kPairs = kTileRows * kTileQueries;
   vector waiting[log2_of(kPositions)][kPairs];
   for (int m = 0; m < kPositions; ++m) {
+    const std::byte* ahead_end = ahead + lines * (m + 1) / kPositions * kLineBytes;
+    for (const std::byte* line = ahead + lines * m / kPositions * kLineBytes; line < ahead_end; line += kLineBytes) {
+      __builtin_prefetch(line, 0, kSecondCache);
+    }
     vector p[kPairs];
     unroll<kPairs>([&](auto i) SHORTLIST_INLINE_LAMBDA { p[i] = hn::Zero(kFloats); });
     for (std::int64_t step = count.of(bit_reversed(m, kPositions)); step > 0; --step) {
@@ -338,11 +347,16 @@ HWY_INLINE void tile_vectors(const float* HWY_RESTRICT q, const float* HWY_RESTR
 
 template <class Step>
 void tile_sums(const float* packed_queries, const float* packed_rows, std::int64_t rows, std::int64_t dim,
-               float* sums) {
+               fetch_ahead ahead, float* sums) {
   const steps count(dim);
+  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const std::int64_t lines = (ahead.bytes + kLineBytes - 1) / kLineBytes;
   HWY_ALIGN float vectors[kTileQueries * kBlockRows * kLanes];
-  for (std::int64_t r = 0; r < rows; r += kTileRows) {
-    tile_vectors<Step>(packed_queries, packed_rows + r * count.all() * kLanes, count, vectors + r * kLanes);
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    const std::int64_t first_line = lines * tile / tiles;
+    tile_vectors<Step>(packed_queries, packed_rows + tile * kTileRows * count.all() * kLanes, count,
+                       ahead.data + first_line * kLineBytes, lines * (tile + 1) / tiles - first_line,
+                       vectors + tile * kTileRows * kLanes);
   }
   for (int query = 0; query < kTileQueries; ++query) {
     for (std::int64_t r = 0; r < rows; r += kLanes) {
