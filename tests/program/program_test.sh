@@ -11,7 +11,7 @@ repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 export SHORTLIST_REPOSITORY_DATA=${SHORTLIST_REPOSITORY_DATA:-$repository/data}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cd "$work"
+cd "$work" || exit
 
 checks=0
 failures=0
@@ -274,7 +274,7 @@ check 'explain says something' test -s out
 SHORTLIST_FORCE_FLAT_SEARCH=nonsense fails 2 'nonsense.*scan.*tiles' explain --rows 1000 --dim 8 --device cpu
 SHORTLIST_FORCE_FLAT_SEARCH=tiles run 0 explain --rows 1000 --dim 8 --device cpu
 check 'explain shows the forced plan' grep -q tiles out
-fails 2 'rows' explain --rows 0 --dim 8 --device cpu
+fails 2 'rows' explain --rows -1 --dim 8 --device cpu
 fails 2 'dim' explain --rows 10 --dim 0 --device cpu
 
 run 0 devices
