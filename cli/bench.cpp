@@ -24,7 +24,7 @@ constexpr std::int64_t kQuerySets = 8;  // rotated, so that no run repeats the q
 constexpr double kTimingSeconds = 2.0;  // without --repeat: enough runs for a steady median, soon over
 constexpr std::int64_t kFewestRuns = 5;
 constexpr std::int64_t kMostRuns = 2000;
-// The reference takes some nanoseconds for each element of a row: this many of them are about ten seconds. Of a batch
+// The reference takes about two nanoseconds for each element of a row: this many of them are some seconds. Of a batch
 // that wants more, evenly spread queries are verified.
 constexpr std::int64_t kReferenceElements = 2'000'000'000;
 
