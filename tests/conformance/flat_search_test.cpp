@@ -1,0 +1,83 @@
+// Flat search against the reference: types, metrics, shapes and distributions, on every device, with every instruction
+// set and algorithm. Scores are equal to the bit, ids are equal.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "conformance/covering.hpp"
+#include "conformance/harness.hpp"
+
+namespace shortlist::conformance {
+namespace {
+
+constexpr case_limits kReduced{.max_elements = 40'000'000, .max_steps = 150'000'000, .max_scores = 2'000'000};
+constexpr case_limits kFull{.max_elements = 110'000'000, .max_steps = 1'000'000'000, .max_scores = 20'000'000};
+
+constexpr element_type kTypes[] = {element_type::f32, element_type::f16, element_type::bf16, element_type::i8,
+                                   element_type::u8};
+constexpr metric kMetrics[] = {metric::inner_product, metric::cosine, metric::l2};
+
+/// One covering of the whole product by default; one for each type and metric in the full run.
+std::vector<test_case> cases_of(element_type type, metric by) {
+  const settings& settings = run_settings();
+  if (settings.full) return covering_cases(kFull, settings.seed, {.is_pinned = true, .type = type, .by = by});
+  std::vector<test_case> cases = covering_cases(kReduced, settings.seed);
+  std::erase_if(cases, [&](const test_case& what) { return what.type != type || what.by != by; });
+  return cases;
+}
+
+class FlatSearch : public testing::TestWithParam<std::tuple<element_type, metric>> {};
+
+TEST_P(FlatSearch, EqualsTheReferenceToTheBit) {
+  const auto [type, by] = GetParam();
+  const settings& settings = run_settings();
+  const std::vector<test_case> cases = cases_of(type, by);
+  ASSERT_FALSE(cases.empty());
+  const double share = settings.max_seconds / static_cast<double>(std::size(kTypes) * std::size(kMetrics));
+  const auto start = std::chrono::steady_clock::now();
+  std::int64_t searched = 0;
+  std::int64_t ways = 0;
+  for (const test_case& what : cases) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    if (spent.count() > share || searched == settings.max_cases) break;
+    ways += run_case(what);
+    ++searched;
+  }
+  fmt::print("{} of {} cases, {} searches\n", searched, cases.size(), ways);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FlatSearch, testing::Combine(testing::ValuesIn(kTypes), testing::ValuesIn(kMetrics)),
+                         [](const auto& test) {
+                           return std::string(to_string(std::get<0>(test.param))) + "_" +
+                                  std::string(to_string(std::get<1>(test.param)));
+                         });
+
+// The choice of cases is part of the promise: nothing that the tables name may be missing.
+TEST(CoveringCases, HaveEveryTypeMetricShapeAndDistribution) {
+  const std::vector<test_case> cases = covering_cases(kReduced, run_settings().seed);
+  std::set<std::tuple<element_type, metric>> types_and_metrics;
+  std::set<std::int64_t> dims, rows, ks, queries;
+  std::set<std::tuple<std::string, metric>> distributions_and_metrics;
+  for (const test_case& what : cases) {
+    types_and_metrics.insert({what.type, what.by});
+    dims.insert(what.dim);
+    rows.insert(what.rows);
+    ks.insert(what.k);
+    queries.insert(what.queries);
+    distributions_and_metrics.insert({what.distribution, what.by});
+  }
+  EXPECT_EQ(types_and_metrics.size(), std::size(kTypes) * std::size(kMetrics));
+  EXPECT_EQ(distributions_and_metrics.size(), distributions().size() * std::size(kMetrics));
+  for (const std::int64_t dim : {1, 2, 127, 128, 129, 384, 768, 1024, 4096, 3, 100, 257, 1537}) {
+    EXPECT_TRUE(dims.contains(dim)) << dim;
+  }
+  for (const std::int64_t n : {0, 1, 31, 32, 33, 255, 256, 257, 1000, 4097, 100000}) EXPECT_TRUE(rows.contains(n)) << n;
+  for (const std::int64_t k : {1, 2, 10, 100, 1000, 4097, 4102}) EXPECT_TRUE(ks.contains(k)) << k;
+  for (const std::int64_t n : {1, 2, 5, 16, 17, 33, 64, 200}) EXPECT_TRUE(queries.contains(n)) << n;
+}
+
+}  // namespace
+}  // namespace shortlist::conformance
