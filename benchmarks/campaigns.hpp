@@ -1,0 +1,21 @@
+// The campaigns of the flat search. docs/benchmarks.md says what each measures.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "results.hpp"
+
+namespace shortlist::benchmark {
+
+struct campaign_settings {
+  bool quick = false;  ///< fewer repetitions; every shape is still verified and timed
+};
+
+/// What a campaign adds to the head of its file: the read bandwidths that it measured.
+using limits_report = nlohmann::ordered_json;
+
+limits_report run_seeds(results& out, const campaign_settings& settings);
+limits_report run_flat_gpu(results& out, const campaign_settings& settings);
+limits_report run_flat_cpu(results& out, const campaign_settings& settings);
+
+}  // namespace shortlist::benchmark

@@ -1,0 +1,164 @@
+// Generated rows and queries. See corpus.hpp.
+#include "corpus.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <new>
+#include <numbers>
+
+#include "parallel.hpp"
+
+namespace shortlist::benchmark {
+namespace {
+
+constexpr std::uint64_t kRowsSeed = 1;
+constexpr std::uint64_t kQueriesSeed = 2;
+constexpr std::uint64_t kCommonSeed = 3;
+constexpr float kQueryNoise = 0.3f;     // queries around the common vector differ, and still score it about 0.96
+constexpr float kInt8Deviations = 4;    // an int8 row spans this many standard deviations of its elements
+constexpr std::int64_t kTieEvery = 10;  // of ten rows, nine are ties
+
+/// SplitMix64: one multiply-and-shift chain a number, and any start is a good start.
+class generator {
+ public:
+  generator(std::uint64_t seed, std::int64_t row) : state_((seed << 56) ^ (static_cast<std::uint64_t>(row) << 20)) {
+    state_ = next();  // rows start far apart
+  }
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+void scale_to_unit_length(float* row, std::int64_t dim) {
+  double squares = 0;
+  for (std::int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
+  const auto factor = static_cast<float>(1.0 / std::sqrt(std::max(squares, 1e-30)));
+  for (std::int64_t i = 0; i < dim; ++i) row[i] *= factor;
+}
+
+/// Box-Muller: two uniform numbers make two normal ones.
+void unit_normal_row(std::uint64_t seed, std::int64_t index, float* row, std::int64_t dim) {
+  constexpr float kUnit = 0x1p-24f;
+  generator random(seed, index);
+  for (std::int64_t i = 0; i < dim; i += 2) {
+    const std::uint64_t bits = random.next();
+    const float above_zero = static_cast<float>((bits >> 40) + 1) * kUnit;
+    const float angle = 2.0f * std::numbers::pi_v<float> * static_cast<float>(bits & 0xFFFFFFu) * kUnit;
+    const float radius = std::sqrt(-2.0f * std::log(above_zero));
+    row[i] = radius * std::cos(angle);
+    if (i + 1 < dim) row[i + 1] = radius * std::sin(angle);
+  }
+  scale_to_unit_length(row, dim);
+}
+
+/// Round to nearest, ties to even; the values here are below 1, so that nothing overflows.
+float16 to_float16(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  const float magnitude = std::fabs(value);
+  if (magnitude < 0x1p-14f) {  // a denormal: a multiple of 2^-24
+    return {static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(std::nearbyint(magnitude * 0x1p24f)))};
+  }
+  const std::uint32_t rounded = (bits & 0x7FFFFFFFu) + 0xFFFu + ((bits >> 13) & 1u);
+  return {static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>((rounded - 0x38000000u) >> 13))};
+}
+
+void store_row(const float* row, std::int64_t dim, element_type type, std::byte* to) {
+  switch (type) {
+    case element_type::f32: std::copy_n(row, dim, reinterpret_cast<float*>(to)); return;
+    case element_type::f16: std::transform(row, row + dim, reinterpret_cast<float16*>(to), to_float16); return;
+    case element_type::bf16:
+      std::transform(row, row + dim, reinterpret_cast<bfloat16*>(to), [](float v) {
+        const auto bits = std::bit_cast<std::uint32_t>(v);
+        return bfloat16{static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
+      });
+      return;
+    case element_type::i8:
+    case element_type::u8: {
+      const float scale = 127.0f * std::sqrt(static_cast<float>(dim)) / kInt8Deviations;
+      const float zero = type == element_type::u8 ? 128.0f : 0.0f;
+      std::transform(row, row + dim, reinterpret_cast<std::uint8_t*>(to), [=](float v) {
+        return static_cast<std::uint8_t>(
+            static_cast<int>(std::clamp(std::nearbyint(v * scale), -127.0f, 127.0f) + zero));
+      });
+      return;
+    }
+  }
+}
+
+/// The vector that the unusual corpora are made of.
+std::vector<float> common_vector(std::int64_t dim) {
+  std::vector<float> common(static_cast<std::size_t>(dim));
+  unit_normal_row(kCommonSeed, 0, common.data(), dim);
+  return common;
+}
+
+}  // namespace
+
+std::string_view to_string(distribution value) {
+  switch (value) {
+    case distribution::normal: return "normal";
+    case distribution::all_equal: return "all_equal";
+    case distribution::ascending: return "ascending";
+    case distribution::ties90: return "ties90";
+  }
+  return "";
+}
+
+void corpus::unmap::operator()(std::byte* memory) const noexcept { munmap(memory, static_cast<std::size_t>(bytes)); }
+
+corpus::corpus(std::int64_t rows, std::int64_t dim, element_type type, distribution values)
+    : rows_(rows), dim_(dim), type_(type), values_(values) {
+  void* memory =
+      mmap(nullptr, static_cast<std::size_t>(bytes()), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  data_ = {static_cast<std::byte*>(memory), unmap{bytes()}};
+  madvise(memory, static_cast<std::size_t>(bytes()), MADV_HUGEPAGE);
+
+  const std::vector<float> common = common_vector(dim);
+  over_cores(rows, [&](std::int64_t first, std::int64_t last) {
+    std::vector<float> row(static_cast<std::size_t>(dim));
+    for (std::int64_t r = first; r < last; ++r) {
+      switch (values) {
+        case distribution::normal: unit_normal_row(kRowsSeed, r, row.data(), dim); break;
+        case distribution::all_equal: row = common; break;
+        case distribution::ascending: {
+          const float factor = static_cast<float>(r + 1) / static_cast<float>(rows);
+          std::transform(common.begin(), common.end(), row.begin(), [=](float v) { return v * factor; });
+          break;
+        }
+        case distribution::ties90:
+          if (r % kTieEvery == 0) {
+            unit_normal_row(kRowsSeed, r, row.data(), dim);
+          } else {
+            row = common;
+          }
+          break;
+      }
+      store_row(row.data(), dim, type, data_.get() + r * dim * size_bytes(type));
+    }
+  });
+}
+
+query_pool::query_pool(std::int64_t count, std::int64_t dim, distribution of_corpus)
+    : count_(count), dim_(dim), values_(static_cast<std::size_t>(count * dim)) {
+  const std::vector<float> common = common_vector(dim);
+  for (std::int64_t q = 0; q < count; ++q) {
+    float* query = values_.data() + q * dim;
+    unit_normal_row(kQueriesSeed, q, query, dim);
+    if (of_corpus == distribution::normal) continue;
+    for (std::int64_t i = 0; i < dim; ++i) query[i] = common[static_cast<std::size_t>(i)] + kQueryNoise * query[i];
+    scale_to_unit_length(query, dim);
+  }
+}
+
+}  // namespace shortlist::benchmark
