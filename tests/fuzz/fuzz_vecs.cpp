@@ -1,0 +1,8 @@
+// libFuzzer target: fvecs, bvecs and ivecs files.
+#include "memory_file.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+  using enum shortlist::vector_format;
+  shortlist::fuzz::read_as({fvecs, bvecs, ivecs}, data, bytes);
+  return 0;
+}
