@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Runs one campaign: this project's measurements, then the peers that the machine has, merged into one JSON file.
+
+  ./run bench --campaign seeds                      on a checkout: builds first
+  python3 benchmarks/run_campaign.py --program bin/shortlist_bench --campaign seeds      from an unpacked package
+
+The file is benchmarks/results/<machine>/<campaign>.json; benchmarks/report.py makes the tables of docs/benchmarks.md
+from it. Python's standard library is enough; the peers need what they are (see benchmarks/peers/requirements.txt).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import verdicts
+
+HERE = pathlib.Path(__file__).resolve().parent
+CAMPAIGNS = {
+    "seeds": "the 45 configurations N x D x K: resident on the GPU, on the CPU, and the round trip between them",
+    "flat_gpu": "the table of targets on the GPU: shapes, types, batches, distributions, k, allocations, threads, "
+    "and where the CPU is faster",
+    "flat_cpu": "one query and batches on the CPU, beside its read bandwidth",
+}
+PEERS = {"torch": "peers_torch.py", "faiss": "peers_faiss.py"}
+PEERS_OF = {"seeds": ["torch", "faiss"], "flat_gpu": ["torch"], "flat_cpu": ["faiss"]}
+# Whether a Python can run a peer, asked of it before the peer is started.
+PROBES = {"torch": "import torch, sys; sys.exit(not torch.cuda.is_available())", "faiss": "import faiss, numpy"}
+
+BUSY_SHARE = 0.5  # of the cores: above this load a warning says that others are working too
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def interpreters(given):
+    """Where a peer's package may be installed, in order of preference."""
+    candidates = [given, HERE.parent / ".venv/bin/python", sys.executable]
+    return [str(c) for c in candidates if c and (shutil.which(str(c)) or pathlib.Path(c).is_file())]
+
+
+def interpreter_with(peer, given):
+    for python in interpreters(given):
+        if subprocess.run([python, "-c", PROBES[peer]], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
+def install_peers():
+    """FAISS and numpy into .venv; torch is the machine's own or none."""
+    venv = HERE.parent / ".venv"
+    if not venv.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", venv], check=True)
+    requirements = HERE / "peers/requirements.txt"
+    subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", "-r", requirements], check=True)
+
+
+def driver_version():
+    if not shutil.which("nvidia-smi"):
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    found = subprocess.run(query, capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def machine_name(machine, campaign):
+    """"h200" for a GPU's results, "cpu-16core-avx512" for a CPU's."""
+    gpu = machine.get("gpu")
+    if gpu and campaign != "flat_cpu":
+        return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
+    isa = machine["library_cpu"].split(", ")[-1]
+    return f"cpu-{machine['cores']}core-{isa}"
+
+
+def measure(program, arguments, environment, folder, tag):
+    """One run of shortlist_bench; (its document, whether every answer was right)."""
+    out = folder / f"ours{tag}.json"
+    command = [program, "--campaign", arguments.campaign, "--out", str(out)]
+    if arguments.only:
+        command += ["--only", arguments.only]
+    if arguments.quick:
+        command.append("--quick")
+    code = subprocess.run(command, env=environment).returncode
+    if not out.exists():
+        sys.exit(f"run_campaign: {program} wrote no results (exit code {code})")
+    return json.loads(out.read_text(encoding="utf-8")), code == 0
+
+
+def add_peers(document, arguments, folder):
+    works = folder / "works.json"
+    works.write_text(json.dumps([r["work"] for r in document["records"]]), encoding="utf-8")
+    wanted = PEERS_OF[arguments.campaign] if arguments.peers is None else [p for p in arguments.peers.split(",") if p]
+    document["peers"] = {}
+    for peer in wanted:
+        python = interpreter_with(peer, arguments.python)
+        if python is None:
+            say(f"run_campaign: the peer {peer} is left out: no Python here can use it")
+            continue
+        out = folder / f"{peer}.json"
+        command = [python, str(HERE / "peers" / PEERS[peer]), "--works", str(works), "--out", str(out)]
+        if arguments.quick:
+            command.append("--quick")
+        if subprocess.run(command).returncode != 0:
+            say(f"run_campaign: the peer {peer} failed and is left out")
+            continue
+        found = json.loads(out.read_text(encoding="utf-8"))
+        document["peers"][peer] = found["version"]
+        for record in document["records"]:
+            job = re.sub(r"/host/cpu/\w+$", "/host/cpu", record["work"])  # an instruction set is forced on ours alone
+            record.get("peers", {}).update(found["times"].get(job, {}))
+
+
+def add_anchors_and_targets(document, machine):
+    """Published and earlier figures, marked as such, where this run has none of that name; and what is to be reached."""
+    anchors = json.loads((HERE / "peers/anchors.json").read_text(encoding="utf-8")).get(machine, {})
+    targets = json.loads((HERE / "targets.json").read_text(encoding="utf-8")).get(machine, {})
+    for record in document["records"]:
+        if not record["verified"]:
+            continue
+        for name, anchor in anchors.get(record["work"], {}).items():
+            record["peers"].setdefault(name, anchor)
+        if record["work"] in targets:
+            record["target_ms"] = targets[record["work"]]
+        record.update(verdicts.cpu_targets(record, document["machine"]))
+
+
+def table(document):
+    lines = [f"{'work':<60} {'ms':>10} {'limit':>10} {'share':>6}  best peer, targets"]
+    for record in document["records"]:
+        if not record["verified"]:
+            lines.append(f"{record['work']:<60} WRONG: {record['error']}")
+            continue
+        notes = []
+        peer = verdicts.best_peer(record)
+        if peer:
+            notes.append(f"{peer.name} {peer.ms:.4g} ms{' (anchor)' if peer.anchor else ''}: {peer.ms / record['ms']:.2f}x")
+        for verdict in verdicts.of(record):
+            notes.append(f"{verdict.what} {verdict.reached}, target {verdict.target}: {'ok' if verdict.ok else 'MISSED'}")
+        lines.append(
+            f"{record['work']:<60} {record['ms']:>10.4f} {record['limit_ms']:>10.4f} {record['share_of_limit']:>6.2f}  "
+            + "; ".join(notes)
+        )
+    return "\n".join(lines)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True, help="the built shortlist_bench")
+    parser.add_argument("--campaign", help="what to measure; without it, the campaigns are listed")
+    parser.add_argument("--only", metavar="SUBSTRING", help="only work whose name contains this")
+    parser.add_argument("--quick", action="store_true", help="few repetitions; for a look, not for a record")
+    parser.add_argument("--machine", help="the folder of the results; by default named after the GPU or the CPU")
+    parser.add_argument("--results", type=pathlib.Path, help="where machines' folders lie; by default benchmarks/results, "
+                        "or build/bench_results for a run that is --quick or has --only")
+    parser.add_argument("--isa", metavar="NAMES", help="flat_cpu: also with these instruction sets forced, by comma")
+    parser.add_argument("--peers", metavar="NAMES", help="which peers, by comma; '' for none")
+    parser.add_argument("--python", help="a Python that has the peers' packages; also looked for: .venv, this one")
+    parser.add_argument("--install-peers", action="store_true", help="put FAISS and numpy into .venv first")
+    arguments = parser.parse_args()
+    if arguments.campaign is not None and arguments.campaign not in CAMPAIGNS:
+        parser.error(f"--campaign is {arguments.campaign}; allowed is {', '.join(CAMPAIGNS)}")
+    if arguments.isa and arguments.campaign != "flat_cpu":
+        parser.error("--isa goes with --campaign flat_cpu")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.campaign is None:
+        print("\n".join(f"{name:<10} {what}" for name, what in CAMPAIGNS.items()))
+        return 0
+    if arguments.install_peers:
+        install_peers()
+    program = shutil.which(arguments.program) or sys.exit(f"run_campaign: no program {arguments.program}")
+    load = os.getloadavg()[0]
+    if load > BUSY_SHARE * os.cpu_count():
+        say(f"run_campaign: the machine is busy (load {load:.1f} on {os.cpu_count()} cores): the figures will be wrong, "
+            "those of peers that spin while they wait above all")
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        document, right = measure(program, arguments, os.environ, folder, "")
+        for isa in (arguments.isa or "").split(","):
+            if isa:
+                forced, isa_right = measure(program, arguments, {**os.environ, "SHORTLIST_FORCE_ISA": isa}, folder, isa)
+                document["records"] += forced["records"]
+                right = right and isa_right
+        add_peers(document, arguments, folder)
+    driver = driver_version()
+    if driver and "gpu" in document["machine"]:
+        document["machine"]["driver"] = driver
+    machine = arguments.machine or machine_name(document["machine"], arguments.campaign)
+    add_anchors_and_targets(document, machine)
+    document["quick"] = arguments.quick
+    document["load_before"] = load
+
+    partial = arguments.quick or arguments.only
+    results = arguments.results or (HERE.parent / "build/bench_results" if partial else HERE / "results")
+    file = results / machine / f"{arguments.campaign}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(table(document))
+    print(f"\nwritten to {file}")
+    if not right:
+        say("run_campaign: an answer was wrong or work failed; see WRONG above")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

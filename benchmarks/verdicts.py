@@ -1,0 +1,89 @@
+"""Whether a record reaches its targets, and which peer comes closest. Used by run_campaign.py and report.py."""
+
+import re
+from typing import NamedTuple
+
+# On the CPU, from the table of targets in docs/benchmarks.md.
+SHARE_BEYOND_CACHES = 0.9
+SPEEDUP_BEYOND_CACHES = 1.8
+SPEEDUP_IN_CACHES = 3.5
+SPEEDUP_OF_BATCH = {16: 1.4, 256: 0.85}
+
+
+class Verdict(NamedTuple):
+    what: str
+    target: str
+    reached: str
+    ok: bool
+
+
+class Peer(NamedTuple):
+    name: str
+    ms: float
+    anchor: bool
+
+
+def peers(record):
+    """The peers of a record, the fastest first. What tells them apart is the name; an anchor was not in this run."""
+    found = []
+    for name, value in record.get("peers", {}).items():
+        anchor = isinstance(value, dict)
+        found.append(Peer(name, value["ms"] if anchor else value, anchor))
+    return sorted(found, key=lambda p: p.ms)
+
+
+def is_exact(name):
+    """Whether a peer's arithmetic is fp32, as the work asks; tf32, fp16 and bf16 answer another question."""
+    return not re.search(r"tf32|fp16|bf16", name)
+
+
+def best_peer(record):
+    """The fastest peer that does the same work; one of this run before an anchor."""
+    exact = [p for p in peers(record) if is_exact(p.name)]
+    measured = [p for p in exact if not p.anchor]
+    return (measured or exact or [None])[0]
+
+
+def cache_bytes(machine):
+    """What the machine's largest cache and its cores' own ones hold together."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = {level: int(text[:-1]) * units[text[-1]] for level, text in machine.get("caches", {}).items() if text}
+    return sizes.get("L3", 0) + machine["cores"] * sizes.get("L2", 0)
+
+
+def cpu_targets(record, machine):
+    """The targets of a flat search on the CPU, as fields of its record; nothing for other work."""
+    match = re.fullmatch(r"flat/q(\d+)/.*/host/cpu(/avx2)?", record["work"])
+    if not match or not any(name.startswith("faiss") for name in record["peers"]):
+        return {}
+    queries = int(match.group(1))
+    if queries in SPEEDUP_OF_BATCH:
+        return {"target_speedup": SPEEDUP_OF_BATCH[queries]}
+    if queries != 1:
+        return {}
+    if record["bytes"] > cache_bytes(machine):
+        return {"target_share": SHARE_BEYOND_CACHES, "target_speedup": SPEEDUP_BEYOND_CACHES}
+    return {"target_speedup": SPEEDUP_IN_CACHES}
+
+
+def of(record):
+    """Every target of a record: what, how much, how much was reached, and whether that is enough."""
+    found = []
+    if "target_ms" in record:
+        target, reached = record["target_ms"], record["ms"]
+        found.append(Verdict("ms", f"{target:g}", f"{reached:.4g}", reached <= target))
+    if "target_share" in record:
+        target, reached = record["target_share"], record["share_of_limit"]
+        found.append(Verdict("share of the limit", f">= {target:g}", f"{reached:.2f}", reached >= target))
+    peer = best_peer(record)
+    if "target_speedup" in record and peer:
+        target, reached = record["target_speedup"], peer.ms / record["ms"]
+        found.append(Verdict(f"over {peer.name}", f">= {target:g}x", f"{reached:.2f}x", reached >= target))
+    if "target_ratio" in record and "ratio" in record:
+        target, reached = record["target_ratio"], record["ratio"]
+        found.append(Verdict("ratio", f"<= {target:g}", f"{reached:.3f}", reached <= target))
+    if "target_allocations" in record:
+        counts = f"{record['device_allocations']} + {record['heap_allocations']}"
+        ok = record["device_allocations"] == 0 and record["heap_allocations"] == 0
+        found.append(Verdict("allocations, device + heap", "0", counts, ok))
+    return found
