@@ -105,7 +105,9 @@ void flat_store::append(void* stream, core::copy_kind kind, const any_matrix_vie
 
   write_rows(stream, kind, target, vectors);
   if (target.inverse_norms) {
-    backend_.inverse_norms(stream, corpus_of(target, needed), rows_, vectors.rows, target.inverse_norms.as<float>());
+    core::flat_corpus fresh = corpus_of(target, vectors.rows);  // of the new rows alone
+    fresh.rows = target.rows.as<std::byte>() + rows_ * stride_bytes_;
+    backend_.inverse_norms(stream, fresh, 0, vectors.rows, target.inverse_norms.as<float>() + rows_);
   }
   device_memory first_ids;  // the first ids ever given, on a device that has had room for the rows only
   if (ids_.given()) {

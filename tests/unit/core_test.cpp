@@ -1,0 +1,283 @@
+// Core: keys of scores, widening, the plan, names and messages.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/message.hpp"
+#include "core/order.hpp"
+#include "core/plan.hpp"
+#include "core/score.hpp"
+#include "shortlist/shortlist.hpp"
+
+namespace shortlist::core {
+namespace {
+
+constexpr metric kMetrics[] = {metric::inner_product, metric::cosine, metric::l2};
+constexpr const char* kForce = "SHORTLIST_FORCE_FLAT_SEARCH";
+
+/// Sets a variable of the environment for a test's duration; null unsets it.
+class environment_value {
+ public:
+  environment_value(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    set(value);
+  }
+  environment_value(const environment_value&) = delete;
+  environment_value& operator=(const environment_value&) = delete;
+  ~environment_value() { set(old_ ? old_->c_str() : nullptr); }
+
+ private:
+  void set(const char* value) {
+    if (value) {
+      setenv(name_, value, 1);
+    } else {
+      unsetenv(name_);
+    }
+  }
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+/// All numbers of 20 leading bits and a few trailing patterns, ascending, -0 left out: 8 million floats with every
+/// exponent, both infinities, and denormals.
+std::vector<float> ascending_floats() {
+  constexpr std::uint32_t kInfinityBits = 0x7F800000u;
+  constexpr std::uint32_t kTrailing[] = {0x000, 0x001, 0x7FF, 0xFFF};
+  std::vector<float> magnitudes;
+  for (std::uint32_t leading = 0; leading < (kInfinityBits >> 12); ++leading) {
+    for (const std::uint32_t trailing : kTrailing) magnitudes.push_back(float_from_bits(leading << 12 | trailing));
+  }
+  magnitudes.push_back(float_from_bits(kInfinityBits));
+  std::vector<float> all;
+  all.reserve(2 * magnitudes.size());
+  for (auto m = magnitudes.rbegin(); m != magnitudes.rend() - 1; ++m) all.push_back(-*m);
+  all.insert(all.end(), magnitudes.begin(), magnitudes.end());
+  return all;
+}
+
+TEST(order, keys_are_strictly_monotone_and_give_the_score_back) {
+  const std::vector<float> floats = ascending_floats();
+  ASSERT_EQ(floats.front(), -std::numeric_limits<float>::infinity());
+  ASSERT_EQ(floats.back(), std::numeric_limits<float>::infinity());
+  for (const metric by : kMetrics) {
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      const std::uint32_t key = score_key(floats[i], by);
+      ASSERT_EQ(float_bits(score_from_key(key, by)), float_bits(floats[i])) << to_string(by) << " " << floats[i];
+      ASSERT_GT(key, kNanKey) << to_string(by) << " " << floats[i];
+      if (i == 0) continue;
+      const std::uint32_t before = score_key(floats[i - 1], by);
+      ASSERT_TRUE(by == metric::l2 ? before > key : before < key) << to_string(by) << " " << floats[i];
+    }
+  }
+}
+
+TEST(order, zeros_share_a_key_and_come_back_as_plus_zero) {
+  for (const metric by : kMetrics) {
+    EXPECT_EQ(score_key(-0.0f, by), score_key(0.0f, by));
+    EXPECT_EQ(float_bits(score_from_key(score_key(-0.0f, by), by)), 0u);
+  }
+}
+
+TEST(order, every_nan_has_the_last_key_and_comes_back_canonical) {
+  for (const metric by : kMetrics) {
+    for (const std::uint32_t bits : {0x7FC00000u, 0xFFC00000u, 0x7F800001u, 0xFFFFFFFFu, 0x7FFFFFFFu}) {
+      EXPECT_EQ(score_key(float_from_bits(bits), by), kNanKey);
+    }
+    EXPECT_EQ(float_bits(score_from_key(kNanKey, by)), kCanonicalNan);
+    EXPECT_GT(score_key(worst_score(by), by), kNanKey) << "the worst number still comes before NaN";
+  }
+}
+
+TEST(order, row_keys_put_the_smaller_position_first_and_never_equal_no_row) {
+  const auto last = static_cast<std::uint32_t>(kMaxRows - 1);
+  for (const std::uint32_t key : {kNanKey, 1u, 0x80000000u, 0xFFFFFFFFu}) {
+    EXPECT_GT(row_key(key, 0), row_key(key, 1));
+    EXPECT_GT(row_key(key, last - 1), row_key(key, last));
+    EXPECT_GT(row_key(key, last), kNoRow);
+    EXPECT_EQ(key_of(row_key(key, last)), key);
+    EXPECT_EQ(position_of(row_key(key, last)), last);
+  }
+  EXPECT_GT(row_key(2, last), row_key(1, 0)) << "the score decides before the position";
+}
+
+TEST(order, worst_scores) {
+  EXPECT_EQ(worst_score(metric::inner_product), -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(worst_score(metric::cosine), -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(worst_score(metric::l2), std::numeric_limits<float>::infinity());
+}
+
+TEST(score, widen_float16_over_all_its_values) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const bool negative = bits & 0x8000;
+    const int exponent = static_cast<int>(bits >> 10 & 0x1F);
+    const int fraction = static_cast<int>(bits & 0x3FF);
+    const float got = widen(float16{static_cast<std::uint16_t>(bits)});
+    if (exponent == 31 && fraction != 0) {
+      ASSERT_TRUE(std::isnan(got)) << bits;
+      continue;
+    }
+    double value = exponent == 31  ? std::numeric_limits<double>::infinity()
+                   : exponent == 0 ? std::ldexp(fraction, -24)
+                                   : std::ldexp(1024 + fraction, exponent - 25);
+    if (negative) value = -value;
+    ASSERT_EQ(static_cast<double>(got), value) << bits;
+    ASSERT_EQ(std::signbit(got), negative) << bits;
+  }
+}
+
+TEST(score, widen_bfloat16_over_all_its_values) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const int exponent = static_cast<int>(bits >> 7 & 0xFF);
+    const int fraction = static_cast<int>(bits & 0x7F);
+    const float got = widen(bfloat16{static_cast<std::uint16_t>(bits)});
+    if (exponent == 255) {
+      ASSERT_EQ(std::isnan(got), fraction != 0) << bits;
+      continue;
+    }
+    const double magnitude = exponent == 0 ? std::ldexp(fraction, -133) : std::ldexp(128 + fraction, exponent - 134);
+    ASSERT_EQ(std::fabs(static_cast<double>(got)), magnitude) << bits;
+    ASSERT_EQ(std::signbit(got), (bits & 0x8000) != 0) << bits;
+  }
+}
+
+TEST(score, widen_integers) {
+  for (int value = -128; value < 128; ++value) {
+    EXPECT_EQ(widen(static_cast<std::int8_t>(value)), static_cast<float>(value));
+    EXPECT_EQ(widen(static_cast<std::uint8_t>(value + 128)), static_cast<float>(value + 128));
+  }
+}
+
+TEST(score, padding_takes_no_step) {
+  for (const float sum : {0.0f, -0.0f, 1.5f, -3e38f, 1e-45f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_EQ(float_bits(step_dot(kQueryPadding, kRowPadding, sum)), float_bits(sum));
+  }
+}
+
+TEST(score, cosine_of_a_zero_vector_comes_last_whatever_the_other_side_is) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(inverse_norm(0.0f), kZeroVector);
+  EXPECT_EQ(inverse_norm(4.0f), 0.5f);
+  EXPECT_EQ(cosine_score(nan, kZeroVector, 1.0f), worst_score(metric::cosine));
+  EXPECT_EQ(cosine_score(nan, nan, kZeroVector), worst_score(metric::cosine));
+  EXPECT_TRUE(std::isnan(cosine_score(1.0f, nan, 1.0f)));
+  EXPECT_EQ(cosine_score(3.0f, 0.5f, 0.25f), 0.375f);
+}
+
+constexpr search_shape kOneQuery = {.rows = 1000, .dim = 64, .queries = 1, .k = 10};
+constexpr search_shape kBatch = {.rows = 1000, .dim = 64, .queries = 2, .k = 10};
+constexpr search_shape kLargeK = {.rows = 100'000, .dim = 64, .queries = 1, .k = 2049};
+
+TEST(plan, follows_its_tables) {
+  const environment_value unset(kForce, nullptr);
+  for (const device_kind kind : {device_kind::cpu, device_kind::cuda}) {
+    EXPECT_EQ(plan_flat_search(kind, kOneQuery).algorithm, flat_algorithm::scan);
+    EXPECT_EQ(plan_flat_search(kind, kBatch).algorithm, flat_algorithm::tiles);
+  }
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, kLargeK), flat_algorithm::scan);
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, kLargeK), flat_algorithm::tiles);
+  search_shape seam = kLargeK;
+  seam.k = 2048;
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, seam), flat_algorithm::scan);
+}
+
+TEST(plan, the_short_form_chooses_as_the_long_one_does) {
+  const environment_value unset(kForce, nullptr);
+  std::mt19937 random(5);
+  for (int i = 0; i < 1000; ++i) {
+    const search_shape shape = {.rows = static_cast<std::int64_t>(random() % 100'000),
+                                .dim = static_cast<std::int64_t>(1 + random() % 4096),
+                                .queries = static_cast<std::int64_t>(1 + random() % 3),
+                                .k = static_cast<std::int64_t>(1 + random() % 4096)};
+    for (const device_kind kind : {device_kind::cpu, device_kind::cuda}) {
+      EXPECT_EQ(choose_flat_algorithm(kind, shape), plan_flat_search(kind, shape).algorithm);
+    }
+  }
+}
+
+TEST(plan, the_environment_forces_an_algorithm_by_name) {
+  for (const auto& [name, algorithm] :
+       {std::pair("scan", flat_algorithm::scan), std::pair("tiles", flat_algorithm::tiles)}) {
+    const environment_value forced(kForce, name);
+    for (const search_shape& shape : {kOneQuery, kBatch, kLargeK}) {
+      EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), algorithm);
+      EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape), algorithm);
+      EXPECT_EQ(plan_flat_search(device_kind::cuda, shape).reason, std::string("forced by ") + kForce + "=" + name);
+    }
+  }
+}
+
+TEST(plan, an_empty_value_counts_as_unset) {
+  const environment_value empty(kForce, "");
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, kOneQuery), flat_algorithm::scan);
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, kBatch), flat_algorithm::tiles);
+}
+
+TEST(plan, an_unknown_name_is_an_error_that_lists_the_known_ones) {
+  const environment_value unknown(kForce, "fastest");
+  for (const auto& ask : {+[] { static_cast<void>(plan_flat_search(device_kind::cpu, kOneQuery)); },
+                          +[] { static_cast<void>(choose_flat_algorithm(device_kind::cuda, kBatch)); }}) {
+    try {
+      ask();
+      ADD_FAILURE() << "an unknown algorithm was accepted";
+    } catch (const invalid_argument& failure) {
+      EXPECT_STREQ(failure.what(), "SHORTLIST_FORCE_FLAT_SEARCH is fastest; allowed is scan or tiles");
+    }
+  }
+}
+
+TEST(plan, explain_says_what_why_and_how_many_bytes) {
+  const environment_value unset(kForce, nullptr);
+  const search_shape shape = {.rows = 1'000'000, .dim = 384, .queries = 1, .k = 100, .type = element_type::f16};
+  const std::string text = explain_flat_search(device_kind::cuda, "a GPU", shape);
+  const std::string reason = plan_flat_search(device_kind::cuda, shape).reason;
+  for (const char* part : {"1 query", "1000000 rows", "384", "f16", "inner_product", "k 100", "a GPU", "scan",
+                           reason.c_str(), "768 MB", "384 million"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
+  }
+}
+
+TEST(plan, the_cpu_wins_small_searches_only) {
+  EXPECT_TRUE(cpu_wins({.rows = 100, .dim = 384}));
+  EXPECT_FALSE(cpu_wins({.rows = 10'000, .dim = 384}));
+  EXPECT_FALSE(cpu_wins({.rows = 1'000'000, .dim = 384}));
+  EXPECT_FALSE(cpu_wins({.rows = 1000, .dim = 384, .queries = 64}));
+  EXPECT_FALSE(cpu_wins({.rows = kMaxRows, .dim = 65536, .queries = kMaxRows})) << "no product may overflow";
+  EXPECT_EQ(device::best_for({.rows = 100, .dim = 384}), device::cpu());
+  EXPECT_EQ(device::best_for({.rows = 1'000'000, .dim = 384}), device::best());
+}
+
+TEST(names, element_types_and_metrics_read_back) {
+  for (const element_type type :
+       {element_type::f32, element_type::f16, element_type::bf16, element_type::i8, element_type::u8}) {
+    EXPECT_EQ(parse_element_type(to_string(type)), type);
+  }
+  for (const metric by : kMetrics) EXPECT_EQ(parse_metric(to_string(by)), by);
+  EXPECT_EQ(parse_metric("ip"), metric::inner_product);
+  EXPECT_EQ(parse_metric("cos"), metric::cosine);
+}
+
+TEST(messages, name_argument_value_and_what_is_allowed) {
+  EXPECT_EQ(wrong_value("k", std::int64_t{0}, "1 or more"), "k is 0; allowed is 1 or more");
+  EXPECT_EQ(wrong_value("device", "gpu", "cpu"), "device is gpu; allowed is cpu");
+  EXPECT_EQ(wrong_value("device", "", "cpu"), "device is empty; allowed is cpu");
+}
+
+TEST(messages, readable_bytes) {
+  EXPECT_EQ(readable_bytes(0), "0 bytes");
+  EXPECT_EQ(readable_bytes(1), "1 byte");
+  EXPECT_EQ(readable_bytes(1023), "1023 bytes");
+  EXPECT_EQ(readable_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(readable_bytes(1'610'612'736), "1.5 GiB");
+  EXPECT_EQ(readable_bytes(std::numeric_limits<std::int64_t>::max()), "8.0 EiB");
+}
+
+}  // namespace
+}  // namespace shortlist::core
