@@ -1,0 +1,46 @@
+// One phase of a tiled search: score a range of rows against a batch of queries, and enter what may be among the best.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/backend.hpp"
+#include "cuda/flat/select.hpp"
+
+namespace shortlist::cuda {
+
+/// How rows enter the candidate lists.
+enum class phase_kind : std::uint8_t {
+  dense,     ///< every row, at its place: the first phase, when nothing is known yet
+  filtered,  ///< rows whose key reaches the query's least key, behind what is there
+};
+
+struct score_phase {
+  const core::flat_corpus* corpus = nullptr;
+  const float* queries = nullptr;              ///< as the preparation of the same kernel has laid them out
+  const float* query_inverse_norms = nullptr;  ///< [queries] under cosine
+  candidate_lists lists;
+  std::int64_t first_row = 0;
+  std::int64_t row_count = 0;
+  phase_kind kind = phase_kind::dense;
+};
+
+/// Queries of a batch and how they lie.
+struct query_batch {
+  const float* queries = nullptr;  ///< [count, dim]
+  std::int64_t stride = 0;         ///< in elements
+  std::int32_t count = 0;
+  std::int32_t dim = 0;
+};
+
+/// Queries are padded to whole tiles everywhere: prepared queries, inverse norms, least keys.
+inline constexpr int kWideTile = 32;
+inline constexpr int kNarrowTile = 16;
+
+/// Tiles of rows x queries (tiles.cu); `tile_queries` is kWideTile or kNarrowTile. Prepared queries take
+/// count, rounded up to whole tiles, x dim, rounded up to 128, floats.
+void launch_tiles_prepare(cudaStream_t stream, const query_batch& batch, int tile_queries, float* prepared);
+void launch_tiles_phase(cudaStream_t stream, const score_phase& phase, int tile_queries, int multiprocessors);
+
+}  // namespace shortlist::cuda
