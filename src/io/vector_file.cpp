@@ -45,7 +45,9 @@ void throw_corrupt(const input_file& file, const std::string& problem) {
   throw corrupt_file(fmt::format("'{}': {}", file.path().string(), problem));
 }
 
-vector_layout layout_of(const input_file& file, vector_format format) {
+namespace {
+
+vector_layout any_layout(const input_file& file, vector_format format) {
   switch (format) {
     case vector_format::fvecs: return vecs_layout(file, stored_type::f32);
     case vector_format::bvecs: return vecs_layout(file, stored_type::u8);
@@ -58,6 +60,17 @@ vector_layout layout_of(const input_file& file, vector_format format) {
   }
   throw invalid_argument(
       fmt::format("format is {}; allowed are the values of vector_format", static_cast<int>(format)));
+}
+
+}  // namespace
+
+vector_layout layout_of(const input_file& file, vector_format format) {
+  const vector_layout layout = any_layout(file, format);
+  if (layout.rows == 0 && layout.dim > kMaxDimWithoutRows) {
+    throw_corrupt(file,
+                  fmt::format("dim is {}; allowed in a file without rows is 1 to {}", layout.dim, kMaxDimWithoutRows));
+  }
+  return layout;
 }
 
 }  // namespace io
@@ -197,13 +210,13 @@ constexpr std::int64_t kBinHeaderBytes = 8;
 template <class Source>
 void check_view(std::string_view name, const matrix_view<const Source>& view) {
   constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
-  const auto check = [&](std::string_view field, std::int64_t value, std::int64_t least) {
-    if (value < least || value > kMost) {
-      throw invalid_argument(fmt::format("{}.{} is {}; allowed is {} to {}", name, field, value, least, kMost));
+  const auto check = [&](std::string_view field, std::int64_t value, std::int64_t least, std::int64_t most) {
+    if (value < least || value > most) {
+      throw invalid_argument(fmt::format("{}.{} is {}; allowed is {} to {}", name, field, value, least, most));
     }
   };
-  check("rows", view.rows, 0);
-  check("cols", view.cols, 1);
+  check("rows", view.rows, 0, kMost);
+  check("cols", view.cols, 1, view.rows == 0 ? io::kMaxDimWithoutRows : kMost);
   if (view.row_stride < view.cols) {
     throw invalid_argument(fmt::format("{}.row_stride is {}; allowed is {} or more", name, view.row_stride, view.cols));
   }

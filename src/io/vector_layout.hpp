@@ -28,6 +28,10 @@ constexpr std::int64_t size_bytes(stored_type type) {
   return 0;
 }
 
+/// A file without rows has no byte that bears its dim out, so that a caller who allocates a row would believe a header
+/// alone. This is the widest row of any index.
+inline constexpr std::int64_t kMaxDimWithoutRows = 65536;
+
 struct vector_layout {
   stored_type type = stored_type::f32;
   std::int64_t rows = 0;
@@ -40,6 +44,7 @@ struct vector_layout {
 };
 
 /// These read the header. All sizes in the result fit the file, so that products of them do not overflow.
+/// layout_of bounds the dim of a file without rows too.
 /// @throws corrupt_file, io_error, unsupported.
 vector_layout vecs_layout(const input_file& file, stored_type type);
 vector_layout bin_layout(const input_file& file, stored_type type);

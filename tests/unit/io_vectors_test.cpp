@@ -304,6 +304,16 @@ TEST(VectorFile, AFileWithoutRowsIsAFile) {
   EXPECT_EQ(read_vectors(folder / "a.fbin").dim, 4);
   write_bytes(folder / "a.npy", npy_header(npy_dictionary("<i4", "(0, 4)")));
   EXPECT_EQ(read_ids(folder / "a.npy").rows, 0);
+
+  // No byte of such a file bears its dim out: a caller who allocates one row must not be led to 16 GiB.
+  write_bytes(folder / "a.fbin", bin_header(0, 65536));
+  EXPECT_EQ(read_vectors(folder / "a.fbin").dim, 65536);
+  write_bytes(folder / "a.fbin", bin_header(0, 65537));
+  expect_error<corrupt_file>([&] { vector_file{folder / "a.fbin"}; },
+                             "dim is 65537; allowed in a file without rows is");
+  write_bytes(folder / "a.npy", npy_header(npy_dictionary("<i4", "(0, 4294967296)")));
+  expect_error<corrupt_file>([&] { read_ids(folder / "a.npy"); }, "dim is 4294967296; allowed in a file without rows");
+  expect_error<invalid_argument>([&] { write_fbin(folder / "b.fbin", {nullptr, 0, 65537}); }, "allowed is 1 to 65536");
 }
 
 TEST(VectorFile, AnNpyFileOfOneAxisIsOneRow) {
