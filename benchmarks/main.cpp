@@ -25,10 +25,11 @@ struct named_campaign {
 };
 constexpr named_campaign kCampaigns[] = {{"seeds", run_seeds}, {"flat_gpu", run_flat_gpu}, {"flat_cpu", run_flat_cpu}};
 
+/// SHORTLIST_COMMIT, or what git says of the folder that this runs in.
 std::string commit() {
   if (const char* given = std::getenv("SHORTLIST_COMMIT")) return given;
   std::string hash;
-  if (FILE* git = popen("git rev-parse HEAD 2>/dev/null", "r")) {
+  if (FILE* git = popen("git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null", "r")) {
     std::array<char, 64> line{};
     if (std::fgets(line.data(), line.size(), git)) hash = line.data();
     pclose(git);

@@ -183,6 +183,10 @@ def main():
         say(f"run_campaign: the machine is busy (load {load:.1f} on {os.cpu_count()} cores): the figures will be wrong, "
             "those of peers that spin while they wait above all")
 
+    packaged = HERE.parent / "COMMIT"  # an unpacked package has no git to ask
+    if packaged.exists():
+        os.environ.setdefault("SHORTLIST_COMMIT", packaged.read_text(encoding="utf-8").strip())
+
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         document, right = measure(program, arguments, os.environ, folder, "")

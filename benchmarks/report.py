@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/benchmarks.md and README.md, between their markers, and the picture of the seeds campaign,
+from the committed results in benchmarks/results/. `--check` writes nothing and fails where something would change."""
+
+import argparse
+import json
+import math
+import pathlib
+import re
+import sys
+
+import verdicts
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu"]
+SEED = re.compile(r"flat/q1/(\d+)x(\d+)/f32/ip/k(\d+)/(host|device)(/\w+)?")
+CROSSING = re.compile(r"flat/q(\d+)/(\d+)x(\d+)/f32/ip/k10/host(/cpu)?")
+# What README shows of each campaign: the shapes that the targets name.
+README_WORK = {
+    "flat_gpu": [
+        "flat/q1/1000000x1024/f32/ip/k100/host",
+        "flat/q1/1000000x384/f32/ip/k100/host",
+        "flat/q1/100000x768/f32/ip/k100/host",
+        "flat/q1/10000x384/f32/ip/k100/host",
+        "flat/q16/1000000x768/f32/ip/k100/device",
+        "flat/q64/1000000x768/f32/ip/k100/device",
+        "flat/q1024/1000000x768/f32/ip/k100/device",
+    ],
+    "flat_cpu": [
+        "flat/q1/1000000x1024/f32/ip/k100/host/cpu",
+        "flat/q1/1000000x384/f32/ip/k100/host/cpu",
+        "flat/q1/10000x384/f32/ip/k100/host/cpu",
+        "flat/q16/1000000x384/f32/ip/k100/host/cpu",
+        "flat/q256/1000000x384/f32/ip/k100/host/cpu",
+    ],
+}
+
+
+def load_results():
+    """[(machine, campaign, document)], GPUs before CPUs."""
+    found = []
+    for path in sorted((ROOT / "benchmarks/results").glob("*/*.json")):
+        if path.stem in CAMPAIGN_ORDER:
+            found.append((path.parent.name, path.stem, json.loads(path.read_text(encoding="utf-8"))))
+    return sorted(found, key=lambda f: (f[0].startswith("cpu"), f[0], CAMPAIGN_ORDER.index(f[1])))
+
+
+def number(value):
+    """Four significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}" if value >= 1000 else f"{value:.{digits}f}"
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def peer_text(peer):
+    return f"{peer.name} {number(peer.ms)}{' (anchor)' if peer.anchor else ''}" if peer else ""
+
+
+def is_crossing(record):
+    return CROSSING.fullmatch(record["work"]) is not None
+
+
+def records_table(records):
+    rows = []
+    for record in records:
+        if not record["verified"]:
+            rows.append([f"`{record['work']}`", "**wrong**", "", "", "", ""])
+            continue
+        best = verdicts.best_peer(record)
+        others = [peer_text(p) for p in verdicts.peers(record) if p != best]
+        rows.append([
+            f"`{record['work']}`",
+            number(record["ms"]),
+            number(record["limit_ms"]),
+            f"{100 * record['share_of_limit']:.0f} %",
+            f"{peer_text(best)}: {best.ms / record['ms']:.2f}x" if best else "",
+            ", ".join(others),
+        ])
+    return table(["work", "ms", "limit, ms", "share", "best peer, ms: ours is faster by", "other peers, ms"], rows)
+
+
+def targets_table(records):
+    rows = []
+    for record in records:
+        for verdict in verdicts.of(record) if record["verified"] else []:
+            share = f"{100 * record['share_of_limit']:.0f} %"
+            reached = verdict.reached if verdict.ok else f"**{verdict.reached}**"
+            rows.append([f"`{record['work']}`", verdict.what, verdict.target, reached, share])
+    missed = sum(1 for row in rows if row[3].startswith("**"))
+    if not rows:
+        return []
+    lines = [f"Targets: {len(rows) - missed} of {len(rows)} reached; what is not is bold.", ""]
+    return lines + table(["work", "what", "target", "reached", "share of the limit"], rows) + [""]
+
+
+def crossings_table(records):
+    """For each dim and number of queries, the corpora where the CPU answers first, and where the plan's choice loses."""
+    cells = {}
+    lost = []
+    for record in records:
+        match = CROSSING.fullmatch(record["work"])
+        if not match or not record["verified"] or match[4] or "ratio" not in record:
+            continue
+        queries, rows, dim = (int(match[i]) for i in (1, 2, 3))
+        cells.setdefault((dim, queries), []).append((rows, record["ratio"]))
+        winner = "cpu" if record["ratio"] > 1 else "cuda:0"
+        if record["best_for"] != winner:
+            lost.append(f"`{record['work']}` ({record['best_for']}, {max(record['ratio'], 1 / record['ratio']):.2f}x slower)")
+    if not cells:
+        return []
+    columns = sorted({rows for sweep in cells.values() for rows, _ in sweep})
+    rows = []
+    for (dim, queries), sweep in sorted(cells.items()):
+        ratios = dict(sweep)
+        rows.append([dim, queries] + [f"{ratios[c]:.2f}" if c in ratios else "" for c in columns])
+    lines = ["The GPU's time over the CPU's, host to host, k 10: above 1 the CPU answers first.", ""]
+    lines += table(["dim", "queries"] + [f"{c:,} rows" for c in columns], rows) + [""]
+    chosen = "; ".join(lost) if lost else "none"
+    return lines + [f"Where `device::best_for` picks the slower of the two: {chosen}.", ""]
+
+
+def campaign_section(machine, campaign, document):
+    hardware = document["machine"]
+    parts = [f"{hardware['library_cpu']}"]
+    if "gpu" in hardware:
+        parts.append(f"{hardware['gpu']}, driver {hardware['driver']}, CUDA {hardware['cuda']}")
+    peers = ", ".join(f"{name} {version[name]}" for name, version in document.get("peers", {}).items())
+    reads = ", ".join(f"{name} {gb:,.0f} GB/s" for name, gb in document["limits"].get("read_gb_per_s", {}).items())
+    lines = [
+        f"### {machine}: {campaign}",
+        "",
+        f"{'; '.join(parts)}. Commit {document['commit'][:12]}, {document['date'][:10]}. "
+        f"Read bandwidth in this run: {reads or 'not measured'}. Peers in this run: {peers or 'none'}.",
+        "",
+    ]
+    if campaign == "seeds" and seed_speedups(document):
+        lines += [f"![speed-up over the round trip, by configuration]({picture_name(machine)})", ""]
+    records = document["records"]
+    lines += targets_table(records)
+    lines += crossings_table(records)
+    lines += records_table([r for r in records if not is_crossing(r)]) + [""]
+    return lines
+
+
+def readme_section(results):
+    lines = []
+    for machine, campaign, document in results:
+        by_work = {r["work"]: r for r in document["records"] if r["verified"]}
+        rows = []
+        for work in README_WORK.get(campaign, []):
+            if work not in by_work:
+                continue
+            record = by_work[work]
+            best = verdicts.best_peer(record)
+            faster = f"{best.ms / record['ms']:.2f}x" if best else ""
+            share = f"{100 * record['share_of_limit']:.0f} %"
+            rows.append([f"`{work}`", number(record["ms"]), share, peer_text(best), faster])
+        if rows:
+            hardware = document["machine"]
+            title = hardware.get("gpu") if campaign != "flat_cpu" else None
+            lines += [f"{title or hardware['library_cpu']}:", ""]
+            lines += table(["work", "ms", "of the read limit", "best peer, ms", "ours is faster by"], rows) + [""]
+    if lines:
+        lines += [
+            "`q1/1000000x384/f32/ip/k100/host` reads: one query, a million rows of 384 fp32, inner product, k 100, query "
+            "and result on the host. An anchor is a figure from another run.",
+            "",
+        ]
+    return lines
+
+
+def seed_speedups(document):
+    """{(rows, dim, k): how much faster the resident path is than the round trip}."""
+    times = {}
+    for record in document["records"]:
+        match = SEED.fullmatch(record["work"])
+        if match and record["verified"]:
+            key = (int(match[1]), int(match[2]), int(match[3]))
+            times.setdefault(key, {})[match[4] + (match[5] or "")] = record["ms"]
+    return {
+        key: places["device/round_trip"] / places["host"]
+        for key, places in sorted(times.items())
+        if "host" in places and "device/round_trip" in places
+    }
+
+
+def picture_name(machine):
+    return f"seeds_{machine}.svg"
+
+
+def picture(machine, speedups):
+    """Bars on a logarithmic scale, a group for each rows x dim, a bar for each k."""
+    colours = {8: "#1b6ca8", 32: "#4c9f70", 100: "#d98324"}
+    shapes = sorted({(rows, dim) for rows, dim, _ in speedups})
+    left, top, height, group, bar = 56, 44, 240, 56, 14
+    width = left + group * len(shapes) + 16
+    lowest = 10 ** math.floor(math.log10(min(1.0, *speedups.values())))
+    highest = 10 ** math.ceil(math.log10(max(10.0, *speedups.values())))
+
+    def y(value):
+        share = math.log10(value / lowest) / math.log10(highest / lowest)
+        return round(top + height * (1 - share), 1)
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top + height + 56}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{top + height + 56}" fill="#ffffff"/>',
+        f'<text x="{left}" y="18" font-size="13">Resident search over the round trip, one query, {machine}: '
+        "how many times faster</text>",
+    ]
+    for i, k in enumerate(colours):
+        x = left + 70 * i
+        out.append(f'<rect x="{x}" y="26" width="10" height="10" fill="{colours[k]}"/><text x="{x + 14}" y="35">k {k}</text>')
+    tick = lowest
+    while tick <= highest * 1.01:
+        weight = 1.5 if abs(tick - 1) < 1e-9 else 0.4
+        out.append(f'<line x1="{left}" x2="{width - 8}" y1="{y(tick)}" y2="{y(tick)}" stroke="#888" stroke-width="{weight}"/>')
+        out.append(f'<text x="{left - 6}" y="{y(tick) + 4}" text-anchor="end">{tick:g}x</text>')
+        tick *= 10
+    for g, (rows, dim) in enumerate(shapes):
+        x = left + g * group + 6
+        for b, k in enumerate(colours):
+            value = speedups.get((rows, dim, k))
+            if value is None:
+                continue
+            y0, y1 = sorted((y(value), y(lowest)))
+            out.append(
+                f'<rect x="{x + b * bar}" y="{y0}" width="{bar - 2}" height="{round(y1 - y0, 1)}" fill="{colours[k]}">'
+                f"<title>{rows:,} x {dim}, k {k}: {value:.1f}x</title></rect>"
+            )
+        label = f"{rows // 1000}k" if rows < 1_000_000 else f"{rows // 1_000_000}M"
+        middle = x + 1.5 * bar
+        out.append(f'<text x="{middle}" y="{top + height + 16}" text-anchor="middle">{label}</text>')
+        out.append(f'<text x="{middle}" y="{top + height + 30}" text-anchor="middle">x {dim}</text>')
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def between_markers(path, lines):
+    """The file's text with the lines between its markers; unchanged where it has none."""
+    text = path.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        return text
+    body = "\n".join(["", *lines]).rstrip("\n")
+    return before + begin + body + "\n" + end + after
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where something would change")
+    check = parser.parse_args().check
+
+    results = load_results()
+    sections = [line for machine, campaign, document in results for line in campaign_section(machine, campaign, document)]
+    wanted = {}
+    docs = ROOT / "docs/benchmarks.md"
+    readme = ROOT / "README.md"
+    wanted[docs] = between_markers(docs, sections or ["No results are committed yet."])
+    wanted[readme] = between_markers(readme, readme_section(results))
+    for machine, campaign, document in results:
+        if campaign == "seeds" and seed_speedups(document):
+            wanted[ROOT / "docs" / picture_name(machine)] = picture(machine, seed_speedups(document))
+
+    stale = [p for p, text in wanted.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(ROOT)} is not what the results say", file=sys.stderr)
+        else:
+            path.write_text(wanted[path], encoding="utf-8")
+            print(f"written: {path.relative_to(ROOT)}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
