@@ -1,50 +1,28 @@
 // Core: keys of scores, widening, the plan, names and messages.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
-#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/message.hpp"
 #include "core/order.hpp"
 #include "core/plan.hpp"
 #include "core/score.hpp"
+#include "core_environment.hpp"
 #include "shortlist/shortlist.hpp"
 
 namespace shortlist::core {
 namespace {
 
+using test::environment_value;
+
 constexpr metric kMetrics[] = {metric::inner_product, metric::cosine, metric::l2};
 constexpr const char* kForce = "SHORTLIST_FORCE_FLAT_SEARCH";
-
-/// Sets a variable of the environment for a test's duration; null unsets it.
-class environment_value {
- public:
-  environment_value(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    set(value);
-  }
-  environment_value(const environment_value&) = delete;
-  environment_value& operator=(const environment_value&) = delete;
-  ~environment_value() { set(old_ ? old_->c_str() : nullptr); }
-
- private:
-  void set(const char* value) {
-    if (value) {
-      setenv(name_, value, 1);
-    } else {
-      unsetenv(name_);
-    }
-  }
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 /// All numbers of 20 leading bits and a few trailing patterns, ascending, -0 left out: 8 million floats with every
 /// exponent, both infinities, and denormals.
