@@ -450,7 +450,7 @@ void launch_shape_of(cudaStream_t stream, const score_phase& phase, int multipro
   args.rows = static_cast<const unsigned char*>(corpus.rows) + phase.first_row * corpus.row_stride_bytes;
   args.row_stride_bytes = corpus.row_stride_bytes;
   args.row_inverse_norms = corpus.inverse_norms ? corpus.inverse_norms + phase.first_row : nullptr;
-  args.queries = phase.queries;
+  args.queries = phase.prepared;
   args.query_inverse_norms = phase.query_inverse_norms;
   args.lists = phase.lists;
   args.first_row = static_cast<std::uint32_t>(phase.first_row);

@@ -131,7 +131,8 @@ void search_batch(cudaStream_t stream, unsigned char* base, const search_layout&
   phase.lists.kept = static_cast<std::int32_t>(at.kept);
   auto* inverse_norms = reinterpret_cast<float*>(base + at.state_at + 4 * state_stride);
   auto* prepared = reinterpret_cast<float*>(base);
-  phase.queries = prepared;
+  phase.batch = batch;
+  phase.prepared = prepared;
   phase.query_inverse_norms = inverse_norms;
 
   const std::int64_t first_rows =
@@ -150,14 +151,19 @@ void search_batch(cudaStream_t stream, unsigned char* base, const search_layout&
          stream, begin, "launching the start of a batch");
 
   const int tile_queries = batch.count <= kNarrowTile ? kNarrowTile : kWideTile;
-  launch_tiles_prepare(stream, batch, tile_queries, prepared);
+  const bool streams = stream_serves(batch.count, batch.dim);
+  if (!streams) launch_tiles_prepare(stream, batch, tile_queries, prepared);
   for (std::int64_t done = 0; done < corpus.count; done += phase.row_count) {
     phase.first_row = done;
     phase.kind = done == 0 ? phase_kind::dense : phase_kind::filtered;
     phase.row_count = done == 0
                           ? first_rows
                           : std::min({corpus.count - done, at.capacity - at.kept, kPhaseGrowth * done, kMaxPhaseRows});
-    launch_tiles_phase(stream, phase, tile_queries, multiprocessors);
+    if (streams) {
+      launch_stream_phase(stream, phase, multiprocessors);
+    } else {
+      launch_tiles_phase(stream, phase, tile_queries, multiprocessors);
+    }
     const std::int64_t entered = done == 0 ? phase.row_count : at.kept + at.kept * phase.row_count / done;
     if (done + phase.row_count > at.kept) launch_prune(stream, phase.lists, entered);
   }
