@@ -77,7 +77,7 @@ void build(const build_options& options) {
 void add_build(CLI::App& app, action& chosen) {
   auto options = std::make_shared<build_options>();
   CLI::App* command = app.add_subcommand("build", "Make an index file from files of vectors");
-  command->add_option("inputs", options->inputs, "fbin, u8bin, fvecs, bvecs or npy files, added in this order")
+  command->add_option("inputs", options->inputs, "fbin, u8bin, i8bin, fvecs, bvecs or npy files, added in this order")
       ->required()
       ->type_name("INPUT");
   command->add_option("-o,--output", options->index, "the index file to write")->required()->type_name("INDEX");

@@ -93,7 +93,7 @@ void info(const info_options& options) {
 void add_info(CLI::App& app, action& chosen) {
   auto options = std::make_shared<info_options>();
   CLI::App* command = app.add_subcommand("info", "Say what an index file or a file of vectors holds");
-  command->add_option("file", options->file, "an index, or fbin, u8bin, ibin, fvecs, bvecs, ivecs or npy")
+  command->add_option("file", options->file, "an index, or fbin, u8bin, i8bin, ibin, fvecs, bvecs, ivecs or npy")
       ->required()
       ->type_name("FILE");
   command->add_flag("--header-only", options->header_only,

@@ -152,7 +152,7 @@ void add_search(CLI::App& app, action& chosen) {
   command->add_option("index", options->index, "an index file made by `shortlist build`")
       ->required()
       ->type_name("INDEX");
-  command->add_option("queries", options->queries, "fbin, u8bin, fvecs, bvecs or npy")
+  command->add_option("queries", options->queries, "fbin, u8bin, i8bin, fvecs, bvecs or npy")
       ->required()
       ->type_name("QUERIES");
   command->add_option("-k,--k", options->k, "how many rows for each query")->capture_default_str()->type_name("K");

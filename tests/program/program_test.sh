@@ -121,6 +121,7 @@ table_pairs() { tail -n +2 "$1" | while read -r _ _ id score; do echo "$id $scor
 
 { hex_bytes 4 $rows $dim && floats "${row_values[@]}"; } >base.fbin
 { hex_bytes 4 $rows $dim && hex_bytes 1 "${row_values[@]}"; } >base.u8bin
+{ hex_bytes 4 $rows $dim && hex_bytes 1 "${row_values[@]}"; } >base.i8bin
 { npy '<f4' "$rows, $dim" && floats "${row_values[@]}"; } >base.npy
 for ((i = 0; i < rows; ++i)); do
   hex_bytes 4 $dim && floats "${row_values[@]:i*dim:dim}"
@@ -149,7 +150,7 @@ done
 expected ip 10 >expected_ip
 expected l2 10 >expected_l2
 for metric in ip l2; do
-  for input in fbin fvecs npy u8bin bvecs; do
+  for input in fbin fvecs npy u8bin i8bin bvecs; do
     run 0 build base.$input -o $input.$metric --metric $metric
     check 'build is silent on stderr' test ! -s err
     run 0 search $input.$metric queries.fbin --device cpu
@@ -178,7 +179,7 @@ run 0 info --json --header-only f16.ip
 for line in "\"rows\": $rows," "\"dim\": $dim," '"metric": "inner_product"' '"type": "f16"' 'not verified'; do
   check "info --json says $line" grep -q "$line" out
 done
-for input in fbin fvecs npy u8bin bvecs; do
+for input in fbin fvecs npy u8bin i8bin bvecs; do
   run 0 info base.$input
   check "rows of base.$input" grep -Eq "^rows +$rows\$" out
   check "dim of base.$input" grep -Eq "^dim +$dim\$" out
