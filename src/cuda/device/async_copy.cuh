@@ -7,15 +7,15 @@
 
 namespace shortlist::cuda {
 
-/// Copies 16 bytes, or writes zeros if `real` is 0. The rest of the line comes into L2 with them.
-__device__ __forceinline__ void async_copy_16(void* to_shared, const void* from_global, int real) {
+/// Copies 16 bytes, or writes zeros without reading if not `real`. The rest of the line comes into L2 with them.
+__device__ __forceinline__ void async_copy_16(void* to_shared, const void* from_global, bool real) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)),
                "l"(from_global), "r"(real ? 16 : 0)
                : "memory");
 }
 
 /// The same for 8 bytes.
-__device__ __forceinline__ void async_copy_8(void* to_shared, const void* from_global, int real) {
+__device__ __forceinline__ void async_copy_8(void* to_shared, const void* from_global, bool real) {
   asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;" ::"r"(shared_address(to_shared)),
                "l"(from_global), "r"(real ? 8 : 0)
                : "memory");
@@ -23,15 +23,10 @@ __device__ __forceinline__ void async_copy_8(void* to_shared, const void* from_g
 
 __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits until at most `pending` of the thread's youngest groups are under way; pending is 0 to 4.
-__device__ __forceinline__ void async_wait(int pending) {
-  switch (pending) {
-    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-    default: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
-  }
+/// Waits until at most `Pending` of the thread's youngest groups are under way.
+template <int Pending>
+__device__ __forceinline__ void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 }  // namespace shortlist::cuda

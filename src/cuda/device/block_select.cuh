@@ -14,9 +14,9 @@ namespace shortlist::cuda {
 template <int Threads>
 struct select_scratch {
   std::uint32_t totals[2][Threads / kWarp];  // double-buffered: one barrier a sum
-  std::uint64_t extremes[2][Threads / kWarp];
+  unsigned long long smallest;
+  unsigned long long largest;
   std::uint32_t histogram[256];
-  std::uint64_t cut;
   std::uint32_t counter;
   std::uint32_t digit;
   std::uint32_t above;
@@ -33,58 +33,68 @@ __device__ std::uint32_t block_sum(std::uint32_t value, select_scratch<Threads>&
   return __reduce_add_sync(kFullWarp, lane < Threads / kWarp ? totals[lane] : 0u);
 }
 
-__device__ __forceinline__ std::uint64_t warp_max(std::uint64_t value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset >>= 1) {
-    const std::uint64_t other = __shfl_xor_sync(kFullWarp, value, offset);
-    value = other > value ? other : value;
-  }
-  return value;
-}
-
-/// The cut of the k largest among the keys that the block's threads hold in `keys` (kNoRow where there is none):
-/// exactly min(k, n) keys are >= it. Bisects over the bits below the common prefix and stops at an exact count.
-template <int Threads, int PerThread>
-__device__ std::uint64_t block_cut_registers(const std::uint64_t (&keys)[PerThread], std::uint32_t k,
-                                             select_scratch<Threads>& scratch, int& phase) {
-  std::uint64_t largest = 0;
-  std::uint64_t smallest = ~std::uint64_t{0};
-#pragma unroll
-  for (int i = 0; i < PerThread; i++) {
-    if (keys[i] == core::kNoRow) continue;
-    largest = keys[i] > largest ? keys[i] : largest;
-    smallest = keys[i] < smallest ? keys[i] : smallest;
-  }
-  largest = warp_max(largest);
-  smallest = ~warp_max(~smallest);
-  const int warp = threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  if (lane == 0) {
-    scratch.extremes[0][warp] = largest;
-    scratch.extremes[1][warp] = ~smallest;
+/// The cut of the k largest of keys[0, n) in shared memory: exactly min(k, n) of them are >= it, and it is at least 1.
+///
+/// Interpolates between counts, and bisects every third time so that no data is slow. The loops stay rolled: this code
+/// runs once a launch, and its instructions are not in any cache when it does.
+template <int Threads>
+__device__ __noinline__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
+                                                select_scratch<Threads>& scratch) {
+  if (n <= k) return 1;
+  int phase = 0;
+  if (threadIdx.x == 0) {
+    scratch.smallest = ~0ull;
+    scratch.largest = 0;
   }
   __syncthreads();
-  largest = warp_max(lane < Threads / kWarp ? scratch.extremes[0][lane] : 0);
-  smallest = ~warp_max(lane < Threads / kWarp ? scratch.extremes[1][lane] : 0);
-  if (largest <= smallest) return smallest;  // one key, or none
-
-  int bit = 63 - __clzll(static_cast<long long>(largest ^ smallest));
-  std::uint64_t cut = bit == 63 ? 0 : (largest >> (bit + 1)) << (bit + 1);
-  for (; bit >= 0; bit--) {
-    const std::uint64_t candidate = cut | (std::uint64_t{1} << bit);
-    std::uint32_t count = 0;
-#pragma unroll
-    for (int i = 0; i < PerThread; i++) count += keys[i] >= candidate;
-    count = block_sum<Threads>(count, scratch, phase);
-    if (count >= k) cut = candidate;
-    if (count == k) break;
+  unsigned long long smallest = ~0ull;
+  unsigned long long largest = 0;
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
+    smallest = min(smallest, static_cast<unsigned long long>(keys[i]));
+    largest = max(largest, static_cast<unsigned long long>(keys[i]));
   }
-  return cut;
+#pragma unroll 1
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    smallest = min(smallest, __shfl_xor_sync(kFullWarp, smallest, offset));
+    largest = max(largest, __shfl_xor_sync(kFullWarp, largest, offset));
+  }
+  if (threadIdx.x % kWarp == 0) {
+    atomicMin(&scratch.smallest, smallest);
+    atomicMax(&scratch.largest, largest);
+  }
+  __syncthreads();
+  std::uint64_t low = scratch.smallest;  // reached by all
+  std::uint32_t low_count = n;
+  std::uint64_t high = scratch.largest;  // reached by one: the answer if k == 1
+  std::uint32_t high_count = 1;
+  if (k == 1) return high;
+#pragma unroll 1
+  for (int turn = 0; low_count != k; turn++) {  // distinct keys: the exact count is always found
+    const float guess = (static_cast<float>(low_count - k) + 0.5f) / static_cast<float>(low_count - high_count);
+    const float fraction = turn % 3 == 2 ? 0.5f : fminf(0.95f, fmaxf(0.05f, guess));
+    const std::uint64_t width = high - low;
+    std::uint64_t step = static_cast<std::uint64_t>(static_cast<float>(width) * fraction);
+    step = min(max(step, std::uint64_t{1}), width > 1 ? width - 1 : 1);
+    std::uint32_t count = 0;
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < n; i += Threads) count += keys[i] >= low + step;
+    count = block_sum<Threads>(count, scratch, phase);
+    if (count >= k) {
+      low += step;
+      low_count = count;
+    } else {
+      high = low + step;
+      high_count = count;
+    }
+  }
+  return low;
 }
 
-/// The same for any number of keys: a radix search by digits of eight bits, each a pass over the keys.
+/// The same for keys that lie anywhere and are visited: a radix search by digits of eight bits, each a pass over the
+/// keys.
 template <int Threads, class Visit>
-__device__ std::uint64_t block_cut_radix(Visit visit, std::uint32_t k, select_scratch<Threads>& scratch) {
+__device__ __noinline__ std::uint64_t block_cut_radix(Visit visit, std::uint32_t k, select_scratch<Threads>& scratch) {
   static_assert(Threads >= 256);
   std::uint64_t prefix = 0;
   std::uint64_t prefix_mask = 0;

@@ -26,15 +26,14 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kRowsAtOnce = 4;                 // 16 sums a lane: the tree costs 4.5 shuffles a row instead of 20
-constexpr int kListCapacity = 1024;            // keys of a block in shared memory; the rest spills
-constexpr int kMaxPublished = 16;              // keys a block may publish: 132 x 16 > kScanMaxK
-constexpr int kMaxBlocks = 160;                // one per multiprocessor; later GPUs have a few more than Hopper's 132
-constexpr int kRegisterKeys = 16;              // keys a thread holds while a cut is searched in registers
-constexpr int kDirectChunks = 4;               // chunks of 128 elements that a lane loads ahead without bulk copies
-constexpr int kFewResults = 128;               // k up to here: a short list needs no refresh at the end
-constexpr std::uint32_t kPressure = 512;       // appended keys after which the threshold is raised out of turn
-constexpr std::int64_t kSmallBlockRows = 256;  // fewer rows a block than this: no final refresh, it cannot help
+constexpr int kMaxStages = 4;        // of a warp
+constexpr int kSlotsPerWarp = 16;    // rows that a warp holds at once, at most
+constexpr int kListCapacity = 1024;  // keys of a block in shared memory; the rest spills
+constexpr int kMaxPublished = 16;    // keys a block may publish: 132 x 16 > kScanMaxK
+constexpr int kMaxBlocks = 160;      // one per multiprocessor; later GPUs have a few more than Hopper's 132
+constexpr std::uint32_t kDrawsPerLook =
+    16;                                   // at every draw, the loads of the common threshold slow the scan by a tenth
+constexpr std::uint32_t kPressure = 512;  // appended keys after which the threshold is raised out of turn
 constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
 
 /// The part of the workspace that all blocks share. Zero between launches.
@@ -62,7 +61,8 @@ struct scan_args {
   std::int32_t dim;
   std::int32_t k;
   std::int32_t publish;     // keys a block publishes
-  std::int32_t stage_rows;  // rows of a stage, a multiple of kRowsAtOnce
+  std::int32_t warp_rows;   // rows that a warp holds at once
+  std::int32_t stage_rows;  // rows of a stage, a multiple of what a warp holds at once
   std::int32_t stages;      // stages of a warp
   std::int32_t warps;       // warps that scan; the others only help at the end
   std::int32_t slot_capacity;
@@ -73,13 +73,13 @@ struct scan_args {
 };
 
 /// What a block keeps in shared memory, behind the ring of stages.
-struct scan_shared {
+struct alignas(16) scan_shared {
   std::uint64_t list[kListCapacity];
-  std::uint64_t barriers[kWarps * 4];
-  std::uint64_t slot_best[kWarps * kRowsAtOnce];  // the best key of every (warp, row slot)
-  std::int32_t stage_group[kWarps * 4];           // which group of rows a stage holds; -1: none left
+  std::uint64_t barriers[kWarps * kMaxStages];
+  std::uint64_t slot_best[kWarps * kSlotsPerWarp];  // the best key of every (warp, row slot)
+  std::int32_t stage_group[kWarps * kMaxStages];    // which group of rows a stage holds; -1: none left
   select_scratch<kThreads> select;
-  std::uint32_t offsets[kMaxBlocks];
+  std::uint32_t offsets[kMaxBlocks + 1];
   std::uint32_t published_high[kMaxBlocks * kMaxPublished];
   unsigned long long threshold;
   float query_inverse_norm;
@@ -88,6 +88,7 @@ struct scan_shared {
   std::uint32_t refreshed_at;  // list_count at the last refresh
   std::uint32_t refresh_lock;
   std::uint32_t kept;
+  std::uint32_t gathered;
   std::uint32_t is_last;
 };
 
@@ -110,7 +111,7 @@ __device__ void publish_best(const scan_args& args, const scan_shared& shared, i
   const volatile std::uint64_t* best = shared.slot_best;
   if (lane >= args.publish) return;
   std::uint64_t key = core::kNoRow;
-  for (int i = lane; i < args.warps * kRowsAtOnce; i += args.publish) key = max(key, best[i]);
+  for (int i = lane; i < args.warps * args.warp_rows; i += args.publish) key = max(key, best[i]);
   volatile unsigned long long* mine = args.published + blockIdx.x * kMaxPublished;
   mine[lane] = key;
 }
@@ -166,7 +167,7 @@ __device__ __forceinline__ unsigned long long common_threshold(const scan_args& 
 }
 
 /// Publishes the block's best keys and, if `raise`, lifts the common threshold. One warp at a time; others go on.
-__device__ void refresh_threshold(const scan_args& args, scan_shared& shared, int lane, bool raise) {
+__device__ __noinline__ void refresh_threshold(const scan_args& args, scan_shared& shared, int lane, bool raise) {
   int free = 1;
   if (lane == 0) free = atomicCAS(&shared.refresh_lock, 0u, 1u) == 0u;
   if (!__shfl_sync(kFullWarp, free, 0)) return;
@@ -184,102 +185,172 @@ __device__ void refresh_threshold(const scan_args& args, scan_shared& shared, in
   __syncwarp();
 }
 
-/// The block's last look at what all blocks have published, by all its warps, when its list is worth shortening.
-__device__ void refresh_at_end(const scan_args& args, scan_shared& shared) {
-  if (args.count < kSmallBlockRows * gridDim.x) return;
-  if (args.k <= kFewResults && shared.list_count <= kPressure) return;
-  if (threadIdx.x < kWarp) publish_best(args, shared, threadIdx.x);
+/// The cut that all blocks' published keys give, by the whole block; 1 if fewer than k are published. `room` is shared
+/// memory for kMaxBlocks x kMaxPublished keys.
+__device__ std::uint64_t block_published_cut(const scan_args& args, scan_shared& shared, std::uint64_t* room) {
   constexpr int kPerThread = (kMaxBlocks * kMaxPublished + kThreads - 1) / kThreads;
   const int n = gridDim.x * args.publish;
+  if (threadIdx.x == 0) shared.gathered = 0;
+  __syncthreads();
   std::uint64_t keys[kPerThread];
-  std::uint32_t there = 0;
 #pragma unroll
   for (int i = 0; i < kPerThread; i++) {
     const int j = i * kThreads + threadIdx.x;
     keys[i] = j < n ? __ldcg(args.published + j / args.publish * kMaxPublished + j % args.publish) : core::kNoRow;
-    there += keys[i] != core::kNoRow;
   }
-  int phase = 0;
-  there = block_sum<kThreads>(there, shared.select, phase);
-  std::uint64_t cut = 0;
-  if (there >= static_cast<std::uint32_t>(args.k))
-    cut = block_cut_registers<kThreads, kPerThread>(keys, args.k, shared.select, phase);
-  if (threadIdx.x == 0) {
-    const std::uint64_t common = common_threshold(args);
-    if (cut > common) atomicMax(&args.control->threshold, cut);
-    shared.threshold = max(static_cast<std::uint64_t>(shared.threshold), max(cut, common));
+#pragma unroll
+  for (int i = 0; i < kPerThread; i++)
+    if (keys[i] != core::kNoRow) room[atomicAdd(&shared.gathered, 1u)] = keys[i];
+  __syncthreads();
+  const std::uint32_t there = shared.gathered;
+  return there < static_cast<std::uint32_t>(args.k) ? 1 : block_cut<kThreads>(room, there, args.k, shared.select);
+}
+
+/// The block's last word: its final best, the threshold that all blocks have reached by now, and, where its list is
+/// still too long for its slots, what the published keys say.
+__device__ __noinline__ void refresh_at_end(const scan_args& args, scan_shared& shared, std::uint64_t* room) {
+  if (threadIdx.x < kWarp) publish_best(args, shared, threadIdx.x);
+  if (threadIdx.x == kWarp) atomicMax(&shared.threshold, common_threshold(args));
+  if (shared.list_count > static_cast<std::uint32_t>(args.slot_capacity)) {
+    const std::uint64_t cut = block_published_cut(args, shared, room);
+    if (threadIdx.x == 0) {
+      atomicMax(&args.control->threshold, cut);
+      atomicMax(&shared.threshold, cut);
+    }
   }
   __syncthreads();
 }
 
-/// The partial sums of four rows that lie in shared memory, `stride` bytes apart.
+/// How many rows a lane holds at once: sixteen bytes of rows beside each four query elements, whatever the type.
+template <element_type E>
+inline constexpr int kRowsPerLane = 16 / sizeof(typename quad<E>::raw);
+
+/// Chunks of 128 elements that a lane loads ahead without bulk copies: as many as its registers hold.
+template <element_type E>
+inline constexpr int kDirectChunks = E == element_type::f32 ? 3
+                                     : kRowsPerLane<E> == 2 ? 2
+                                                            : 1;
+
+/// Which quad of a chunk a lane reads as its v-th. Eight lanes of a narrow row cover only a part of the banks, so the
+/// rows of a pass start at different quads; the tree is the same for any exclusive-or of v, since pairs stay pairs.
+template <element_type E>
+__device__ __forceinline__ int quad_of(int v, int lane) {
+  const int turned = E == element_type::f32 ? v : v ^ (lane / kLanesPerRow);
+  return turned * kLanesPerRow + lane % kLanesPerRow;
+}
+
+/// Partial sums of rows in shared memory, `stride` bytes apart: row r of the lane is row r * kRowsPerPass + lane / 8.
 template <element_type E, bool L2>
 __device__ __forceinline__ void sums_from_shared(const unsigned char* rows, int stride, const float4* query, int lane,
-                                                 float (&sums)[kRowsAtOnce * 4]) {
+                                                 float (&sums)[kRowsPerLane<E>][kQuadsPerLane][4]) {
   using raw = typename quad<E>::raw;
-  constexpr int kChunkBytes = core::kPartialSums / 4 * sizeof(raw);
-  const unsigned char* mine = rows + lane * sizeof(raw);
+  constexpr int kChunkBytes = kWarp * sizeof(raw);
+  const unsigned char* mine = rows + lane / kLanesPerRow * stride;
   const int whole = stride / kChunkBytes;
-#pragma unroll 2
+#pragma unroll 1
   for (int t = 0; t < whole; t++) {
-    const float4 q = query[t * kWarp + lane];
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; r++) {
-      const raw x = *reinterpret_cast<const raw*>(mine + r * stride + t * kChunkBytes);
-      step4<L2>(q, quad<E>::widen(x), sums + 4 * r);
+    for (int v = 0; v < kQuadsPerLane; v++) {
+      const int at = quad_of<E>(v, lane);
+      const float4 q = query[t * kWarp + at];
+#pragma unroll
+      for (int r = 0; r < kRowsPerLane<E>; r++) {
+        const auto* x = reinterpret_cast<const raw*>(mine + r * kRowsPerPass * stride + t * kChunkBytes) + at;
+        step4<L2>(q, quad<E>::widen(*x), sums[r][v]);
+      }
     }
   }
-  if (whole * kChunkBytes + lane * static_cast<int>(sizeof(raw)) < stride) {  // the last, partial chunk
-    const float4 q = query[whole * kWarp + lane];
+  const int rest = stride - whole * kChunkBytes;  // the last chunk, if partial: zeros beyond the row take no step
+  if (rest == 0) return;
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; r++) {
-      const raw x = *reinterpret_cast<const raw*>(mine + r * stride + whole * kChunkBytes);
-      step4<L2>(q, quad<E>::widen(x), sums + 4 * r);
+  for (int v = 0; v < kQuadsPerLane; v++) {
+    const int at = quad_of<E>(v, lane);
+    const float4 q = query[whole * kWarp + at];
+#pragma unroll
+    for (int r = 0; r < kRowsPerLane<E>; r++) {
+      const auto* x = reinterpret_cast<const raw*>(mine + r * kRowsPerPass * stride + whole * kChunkBytes) + at;
+      if (at * static_cast<int>(sizeof(raw)) < rest) step4<L2>(q, quad<E>::widen(*x), sums[r][v]);
     }
   }
 }
 
-/// The same straight from global memory, for corpora too small, or rows too long, for the ring of stages.
+/// The same straight from global memory, for rows too long for the ring of stages.
 template <element_type E, bool L2>
 __device__ __forceinline__ void sums_from_global(const unsigned char* rows, std::int64_t stride, int rows_left,
-                                                 const float4* query, int lane, float (&sums)[kRowsAtOnce * 4]) {
+                                                 const float4* query, int lane,
+                                                 float (&sums)[kRowsPerLane<E>][kQuadsPerLane][4]) {
   using raw = typename quad<E>::raw;
-  constexpr int kChunkBytes = core::kPartialSums / 4 * sizeof(raw);
-  const unsigned char* mine = rows + lane * sizeof(raw);
-  for (std::int64_t start = lane * static_cast<std::int64_t>(sizeof(raw)); __any_sync(kFullWarp, start < stride);
-       start += kDirectChunks * kChunkBytes, mine += kDirectChunks * kChunkBytes, query += kDirectChunks * kWarp) {
-    raw x[kRowsAtOnce][kDirectChunks];
+  constexpr int kChunkBytes = kWarp * sizeof(raw);
+  const unsigned char* mine = rows + lane / kLanesPerRow * stride;
+  for (std::int64_t chunk = 0; chunk < stride;
+       chunk += kDirectChunks<E> * kChunkBytes, query += kDirectChunks<E> * kWarp) {
+    raw x[kDirectChunks<E>][kQuadsPerLane][kRowsPerLane<E>];
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; r++)
+    for (int t = 0; t < kDirectChunks<E>; t++)
 #pragma unroll
-      for (int t = 0; t < kDirectChunks; t++) {
-        x[r][t] = raw{};
-        if (start + t * kChunkBytes < stride && r < rows_left)
-          x[r][t] = load_streaming(reinterpret_cast<const raw*>(mine + r * stride + t * kChunkBytes));
+      for (int v = 0; v < kQuadsPerLane; v++) {
+        const std::int64_t at =
+            chunk + t * kChunkBytes + (v * kLanesPerRow + lane % kLanesPerRow) * static_cast<int>(sizeof(raw));
+#pragma unroll
+        for (int r = 0; r < kRowsPerLane<E>; r++) {
+          x[t][v][r] = raw{};
+          if (at < stride && r * kRowsPerPass + lane / kLanesPerRow < rows_left)
+            x[t][v][r] = load_streaming(reinterpret_cast<const raw*>(mine + r * kRowsPerPass * stride + at));
+        }
       }
 #pragma unroll
-    for (int t = 0; t < kDirectChunks; t++) {
-      if (start + t * kChunkBytes >= stride) continue;
-      const float4 q = query[t * kWarp + lane];
+    for (int t = 0; t < kDirectChunks<E>; t++)
 #pragma unroll
-      for (int r = 0; r < kRowsAtOnce; r++) step4<L2>(q, quad<E>::widen(x[r][t]), sums + 4 * r);
-    }
+      for (int v = 0; v < kQuadsPerLane; v++) {
+        const int at = v * kLanesPerRow + lane % kLanesPerRow;
+        if (chunk + t * kChunkBytes + at * static_cast<int>(sizeof(raw)) >= stride) continue;
+        const float4 q = query[t * kWarp + at];
+#pragma unroll
+        for (int r = 0; r < kRowsPerLane<E>; r++) step4<L2>(q, quad<E>::widen(x[t][v][r]), sums[r][v]);
+      }
   }
+}
+
+/// The query's first elements, on their way while the first bulk copies are not yet in the way.
+struct query_head {
+  float values[2];
+};
+
+__device__ __forceinline__ const float* query_of(const scan_args& args) {
+  return args.query ? args.query : args.inline_query;
+}
+
+__device__ __forceinline__ query_head fetch_query_head(const scan_args& args) {
+  query_head head;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int at = i * kThreads + threadIdx.x;
+    head.values[i] = at < args.dim ? query_of(args)[at] : core::kQueryPadding;
+  }
+  return head;
 }
 
 /// Puts the query into shared memory, padded with -0 to whole chunks, and computes its inverse norm under cosine.
-__device__ void load_query(const scan_args& args, float* query, scan_shared& shared) {
+__device__ void place_query(const scan_args& args, const query_head& head, float* query, scan_shared& shared) {
   const int padded = (args.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
-  const float* from = args.query ? args.query : args.inline_query;
-  for (int i = threadIdx.x; i < padded; i += kThreads) query[i] = i < args.dim ? from[i] : core::kQueryPadding;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int at = i * kThreads + threadIdx.x;
+    if (at < padded) query[at] = head.values[i];
+  }
+  for (int i = 2 * kThreads + threadIdx.x; i < padded; i += kThreads)
+    query[i] = i < args.dim ? query_of(args)[i] : core::kQueryPadding;
   __syncthreads();
-  if (args.by == metric::cosine && threadIdx.x < kWarp) {
-    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  if (args.by != metric::cosine) return;
+  if (threadIdx.x < kWarp) {
+    float sums[1][kQuadsPerLane][4] = {};
     const auto* q4 = reinterpret_cast<const float4*>(query);
     for (int t = 0; t < padded / core::kPartialSums; t++) {
-      const float4 q = q4[t * kWarp + threadIdx.x];
-      // the padding is -0 on both sides here: (-0)(-0) = +0, and +0 + p == p except for p = -0, which squares never are
-      step4<false>(q, q, sums);
+#pragma unroll
+      for (int v = 0; v < kQuadsPerLane; v++) {  // four times the same row; the padding's square is +0: no step
+        const float4 q = q4[t * kWarp + v * kLanesPerRow + threadIdx.x % kLanesPerRow];
+        step4<false>(q, q, sums[0][v]);
+      }
     }
     const float sum = finish_sums<1>(sums, threadIdx.x);
     if (threadIdx.x == 0) shared.query_inverse_norm = core::inverse_norm(sum);
@@ -287,31 +358,25 @@ __device__ void load_query(const scan_args& args, float* query, scan_shared& sha
   __syncthreads();
 }
 
-/// Cuts the block's list by the threshold, and to its own k best where that leaves many, into the block's slots.
-__device__ void write_slots(const scan_args& args, scan_shared& shared) {
+/// Cuts the block's list by the threshold, and to its own k best where the slots cannot hold it, into the slots.
+__device__ __noinline__ void write_slots(const scan_args& args, scan_shared& shared) {
   const block_list list = list_of(args, shared);
   const std::uint32_t count = shared.list_count;
-  std::uint64_t cut = shared.threshold > 1 ? shared.threshold : 1;
-  int phase = 0;
-  std::uint32_t passing = 0;
-  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) passing += list[i] >= cut;
-  passing = block_sum<kThreads>(passing, shared.select, phase);
-  if (passing > static_cast<std::uint32_t>(args.k)) {
-    const auto visit = [&](auto&& f) {
-      for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) {
-        const std::uint64_t key = list[i];
-        f(key >= cut ? key : core::kNoRow);
-      }
-    };
-    std::uint64_t own = 0;
-    if (count <= kThreads) {
-      const std::uint64_t key = threadIdx.x < count ? list[threadIdx.x] : core::kNoRow;
-      const std::uint64_t keys[1] = {key >= cut ? key : core::kNoRow};
-      own = block_cut_registers<kThreads, 1>(keys, args.k, shared.select, phase);
-    } else if (passing > static_cast<std::uint32_t>(args.slot_capacity)) {
-      own = block_cut_radix<kThreads>(visit, args.k, shared.select);
+  std::uint64_t cut = max(static_cast<std::uint64_t>(shared.threshold), std::uint64_t{1});
+  if (count > static_cast<std::uint32_t>(args.slot_capacity)) {
+    int phase = 0;
+    std::uint32_t passing = 0;
+    for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) passing += list[i] >= cut;
+    passing = block_sum<kThreads>(passing, shared.select, phase);
+    if (passing > static_cast<std::uint32_t>(args.slot_capacity)) {
+      const auto visit = [&](auto&& f) {
+        for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) {
+          const std::uint64_t key = list[i];
+          f(key >= cut ? key : core::kNoRow);
+        }
+      };
+      cut = max(cut, block_cut_radix<kThreads>(visit, args.k, shared.select));
     }
-    if (own > cut) cut = own;
   }
   std::uint64_t* slots = args.slots + static_cast<std::int64_t>(blockIdx.x) * args.slot_capacity;
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) {
@@ -334,90 +399,103 @@ __device__ __forceinline__ void write_result(const scan_args& args, int i, std::
   args.labels[i] = args.ids ? args.ids[position] : static_cast<std::int64_t>(position);
 }
 
-/// Merges the slots of all blocks. `gathered` is the ring's memory.
-__device__ void merge_slots(const scan_args& args, scan_shared& shared, std::uint64_t* gathered) {
+/// Where each block's keys begin among all: shared.offsets[0 .. blocks], an exclusive sum of the slot counts.
+__device__ void place_slots(const scan_args& args, scan_shared& shared) {
   const int blocks = gridDim.x;
   const int warp = threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
-  int phase = 0;
-
-  // Where each block's slots begin among all: an exclusive sum by the first warp.
-  if (warp == 0) {
-    std::uint32_t base = 0;
-    for (int first = 0; first < blocks; first += kWarp) {
-      const int b = first + lane;
-      const std::uint32_t mine = b < blocks ? __ldcg(args.slot_counts + b) : 0;
-      std::uint32_t sum = mine;
+  const int b = threadIdx.x;
+  const std::uint32_t mine = b < blocks ? __ldcg(args.slot_counts + b) : 0;
+  std::uint32_t sum = mine;
 #pragma unroll
-      for (int offset = 1; offset < kWarp; offset <<= 1) {
-        const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
-        if (lane >= offset) sum += other;
-      }
-      if (b < blocks) shared.offsets[b] = base + sum - mine;
-      base += __shfl_sync(kFullWarp, sum, kWarp - 1);
-    }
-    if (lane == 0) shared.kept = base;
+  for (int offset = 1; offset < kWarp; offset <<= 1) {
+    const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
+    if (lane >= offset) sum += other;
   }
+  if (lane == kWarp - 1) shared.select.totals[0][warp] = sum;
   __syncthreads();
-  const std::uint32_t total = shared.kept;
-  const std::uint32_t k = args.k;
-  const auto visit_slots = [&](auto&& f) {
-    for (int b = warp; b < blocks; b += kWarps) {
-      const std::uint64_t* slots = args.slots + static_cast<std::int64_t>(b) * args.slot_capacity;
-      const std::uint32_t first = shared.offsets[b];
-      const std::uint32_t n = (b + 1 < blocks ? shared.offsets[b + 1] : total) - first;
-      for (std::uint32_t i = lane; i < n; i += kWarp) f(__ldcg(slots + i), first + i);
-    }
-  };
+  std::uint32_t before = 0;
+  for (int w = 0; w < warp; w++) before += shared.select.totals[0][w];
+  if (b <= blocks) shared.offsets[b] = before + sum - mine;
+  __syncthreads();
+}
 
+/// Sorts the `found` keys in `best` by counting how many are better: several threads a key, no barrier between steps.
+__device__ void rank_and_write(const scan_args& args, const std::uint64_t* best, std::uint32_t found) {
+  int helpers = 1;
+  while (helpers < kWarp && found * helpers * 2 <= kThreads) helpers *= 2;
+  const std::uint32_t i = threadIdx.x / helpers;
+  const std::uint64_t mine = i < found ? best[i] : core::kNoRow;
+  std::uint32_t rank = 0;
+#pragma unroll 2
+  for (std::uint32_t j = threadIdx.x % helpers; j < found; j += helpers) rank += best[j] > mine;
+  for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
+  if (i < found && threadIdx.x % helpers == 0 && rank < static_cast<std::uint32_t>(args.k))
+    write_result(args, static_cast<int>(rank), mine);
+}
+
+/// Merges the slots of all blocks. `gathered` is the ring's memory.
+__device__ __noinline__ void merge_slots(const scan_args& args, scan_shared& shared, std::uint64_t* gathered) {
+  const int blocks = gridDim.x;
+  const std::uint32_t k = args.k;
   const std::uint32_t capacity = args.ring_bytes / sizeof(std::uint64_t) - kScanMaxK;
   std::uint64_t* best = gathered + capacity;  // the k best, unsorted, then sorted
-  std::uint64_t cut = 1;
-  if (total <= capacity) {
-    visit_slots([&](std::uint64_t key, std::uint32_t i) { gathered[i] = key; });
-    __syncthreads();
-    if (total > k) {
-      if (total <= kRegisterKeys * kThreads) {
-        std::uint64_t keys[kRegisterKeys];
+  if (threadIdx.x == 0) shared.kept = 0;
+  place_slots(args, shared);
+  const std::uint32_t total = shared.offsets[blocks];
+  // What all blocks have published by now cuts most of what they kept.
+  std::uint64_t cut = max(static_cast<std::uint64_t>(common_threshold(args)), std::uint64_t{1});
+  if (total > k) cut = max(cut, block_published_cut(args, shared, gathered));
+  __syncthreads();  // `gathered` held the published keys
+
+  // A few threads a block; each loads several keys ahead, since their latency is all that this step costs.
+  const int helpers = max(1, kThreads / blocks);
+  const auto visit = [&](auto&& f) {
+    constexpr int kAhead = 8;
+    for (int b = threadIdx.x / helpers; b < blocks; b += kThreads / helpers) {
+      const std::uint64_t* slots = args.slots + static_cast<std::int64_t>(b) * args.slot_capacity;
+      const std::uint32_t n = shared.offsets[b + 1] - shared.offsets[b];
+#pragma unroll 1
+      for (std::uint32_t i = threadIdx.x % helpers; i < n; i += kAhead * helpers) {
+        std::uint64_t keys[kAhead];
 #pragma unroll
-        for (int i = 0; i < kRegisterKeys; i++) {
-          const std::uint32_t j = i * kThreads + threadIdx.x;
-          keys[i] = j < total ? gathered[j] : core::kNoRow;
-        }
-        cut = block_cut_registers<kThreads, kRegisterKeys>(keys, k, shared.select, phase);
-      } else {
-        cut = block_cut_radix<kThreads>(
-            [&](auto&& f) {
-              for (std::uint32_t i = threadIdx.x; i < total; i += kThreads) f(gathered[i]);
-            },
-            k, shared.select);
+        for (int j = 0; j < kAhead; j++) keys[j] = i + j * helpers < n ? __ldcg(slots + i + j * helpers) : core::kNoRow;
+#pragma unroll
+        for (int j = 0; j < kAhead; j++) f(keys[j] >= cut ? keys[j] : core::kNoRow);
       }
     }
-  } else {
-    cut = block_cut_radix<kThreads>([&](auto&& f) { visit_slots([&](std::uint64_t key, std::uint32_t) { f(key); }); },
-                                    k, shared.select);
-  }
-  if (threadIdx.x == 0) shared.kept = 0;
-  __syncthreads();
-  const auto keep = [&](std::uint64_t key) {
-    if (key >= cut) best[atomicAdd(&shared.kept, 1u)] = key;
   };
-  if (total <= capacity) {
-    for (std::uint32_t i = threadIdx.x; i < total; i += kThreads) keep(gathered[i]);
-  } else {
-    visit_slots([&](std::uint64_t key, std::uint32_t) { keep(key); });
-  }
+  visit([&](std::uint64_t key) {
+    if (key == core::kNoRow) return;
+    const std::uint32_t at = atomicAdd(&shared.kept, 1u);
+    if (at < capacity) gathered[at] = key;
+  });
   __syncthreads();
-  const std::uint32_t found = shared.kept;
-
-  if (found <= 256) {  // rank by counting: a sort's barriers cost more
-    const std::uint64_t mine = threadIdx.x < found ? best[threadIdx.x] : core::kNoRow;
-    std::uint32_t rank = 0;
-    if (mine != core::kNoRow)
-      for (std::uint32_t j = 0; j < found; j++) rank += best[j] > mine;
-    if (mine != core::kNoRow) write_result(args, rank, mine);
+  std::uint32_t found = shared.kept;
+  if (found <= kThreads / 2) {
+    rank_and_write(args, gathered, found);
+    found = min(found, k);
   } else {
-    std::uint32_t padded = 512;
+    std::uint64_t exact = 1;
+    if (found > k) {
+      exact = found <= capacity ? block_cut<kThreads>(gathered, found, k, shared.select)
+                                : block_cut_radix<kThreads>(visit, k, shared.select);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared.kept = 0;
+    __syncthreads();
+    const auto keep = [&](std::uint64_t key) {
+      if (key >= exact) best[atomicAdd(&shared.kept, 1u)] = key;
+    };
+    if (found <= capacity) {
+      for (std::uint32_t i = threadIdx.x; i < found; i += kThreads) keep(gathered[i]);
+    } else {
+      visit([&](std::uint64_t key) {
+        if (key != core::kNoRow) keep(key);
+      });
+    }
+    found = min(found, k);
+    std::uint32_t padded = kThreads;
     while (padded < found) padded <<= 1;
     for (std::uint32_t i = found + threadIdx.x; i < padded; i += kThreads) best[i] = core::kNoRow;
     block_sort<kThreads>(best, padded);
@@ -455,7 +533,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
   const std::uint32_t primed = args.warps * stages;
   const std::int64_t stage_bytes = stage_rows * (stride + (args.inverse_norms ? sizeof(float) : 0));
 
-  for (int i = threadIdx.x; i < kWarps * kRowsAtOnce; i += kThreads) shared.slot_best[i] = core::kNoRow;
+  for (int i = threadIdx.x; i < kWarps * kSlotsPerWarp; i += kThreads) shared.slot_best[i] = core::kNoRow;
   if (threadIdx.x == 0) {
     shared.threshold = 0;
     shared.query_inverse_norm = 0.0f;
@@ -483,6 +561,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
     bulk_copy(to, args.rows + first * stride, row_bytes, &shared.barriers[slot]);
     if (norm_bytes) bulk_copy(to + stage_rows * stride, args.inverse_norms + first, norm_bytes, &shared.barriers[slot]);
   };
+  const query_head head = fetch_query_head(args);
   if (lane == 0 && warp < args.warps) {
     if constexpr (Bulk) {
       for (int s = 0; s < stages; s++) barrier_init(&shared.barriers[warp * stages + s], 1);
@@ -490,24 +569,25 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
     }
     for (int s = 0; s < stages; s++) issue(s, s * args.warps + warp);
   }
-  load_query(args, query, shared);
+  place_query(args, head, query, shared);
   const float query_inverse_norm = shared.query_inverse_norm;
   const block_list list = list_of(args, shared);
-  const int my_row = lane / (kWarp / kRowsAtOnce);
-  const bool leads = lane % (kWarp / kRowsAtOnce) == 0;
+  constexpr int kRowsAtOnce = kRowsPerPass * kRowsPerLane<E>;
+  const int my_row = finished_row<kRowsPerLane<E>>(lane) * kRowsPerPass + lane / kLanesPerRow;
+  const bool leads = leads_finished_row<kRowsPerLane<E>>(lane);
   std::uint64_t my_best = core::kNoRow;
 
   if (warp < args.warps) {
     int stage = 0;
     std::uint32_t parity = 0;
-    for (std::uint32_t turn = 0;; turn++) {
+    while (true) {
       const int slot = warp * stages + stage;
       const int group = *reinterpret_cast<volatile std::int32_t*>(&shared.stage_group[slot]);
       if (group < 0) break;
       std::uint32_t draw = 0;
       if (lane == 0) draw = atomicAdd(&shared.next_draw, 1u);
-      unsigned long long common = 0;  // one warp in turn looks at the threshold that all blocks share
-      if (lane == 0 && turn % kWarps == static_cast<std::uint32_t>(warp)) common = common_threshold(args);
+      unsigned long long common = 0;  // now and then somebody looks at the threshold that all blocks share
+      if (lane == 0 && draw % kDrawsPerLook == 0) common = common_threshold(args);
       if constexpr (Bulk) barrier_wait(&shared.barriers[slot], parity);
       const unsigned char* staged = ring + slot * stage_bytes;
       std::uint32_t appended = 0;
@@ -516,7 +596,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
         const std::int64_t first = static_cast<std::int64_t>(group) * stage_rows + r0;
         if (first >= args.count) break;
         const std::int64_t row = first + my_row;
-        float sums[kRowsAtOnce * 4] = {};
+        float sums[kRowsPerLane<E>][kQuadsPerLane][4] = {};
         float row_inverse_norm = 0.0f;
         if constexpr (Bulk) {
           if (args.inverse_norms)
@@ -528,7 +608,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
                                   static_cast<int>(min(args.count - first, std::int64_t{kRowsAtOnce})), q4, lane, sums);
         }
         const float score =
-            score_of(finish_sums<kRowsAtOnce>(sums, lane), args.by, query_inverse_norm, row_inverse_norm);
+            score_of(finish_sums<kRowsPerLane<E>>(sums, lane), args.by, query_inverse_norm, row_inverse_norm);
         const std::uint64_t key = core::row_key(core::score_key(score, args.by), static_cast<std::uint32_t>(row));
         const bool passes =
             leads && row < args.count && key > *reinterpret_cast<volatile unsigned long long*>(&shared.threshold);
@@ -567,7 +647,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
     }
   }
   __syncthreads();
-  refresh_at_end(args, shared);
+  refresh_at_end(args, shared, reinterpret_cast<std::uint64_t*>(ring));
   write_slots(args, shared);
   __threadfence();
   __syncthreads();
@@ -587,20 +667,16 @@ struct ring_shape {
   bool bulk;
 };
 
-ring_shape choose_ring(std::int64_t stride, std::int64_t norm_bytes, std::int64_t ring_bytes, std::int64_t count,
-                       int blocks) {
+ring_shape choose_ring(std::int64_t stride, std::int64_t norm_bytes, int rows_at_once, std::int64_t ring_bytes) {
   constexpr std::int64_t kStageTarget = 6 * 1024;
-  const std::int64_t quad_bytes = kRowsAtOnce * (stride + norm_bytes);
-  // A corpus that gives each warp only a few rows finishes sooner on plain loads: there is nothing to pipeline.
-  const bool small = count < static_cast<std::int64_t>(blocks) * kWarps * 16;
-  if (small || quad_bytes > ring_bytes / 4) return {kRowsAtOnce, kWarps, 1, false};
-  const std::int64_t quads = std::max<std::int64_t>(1, kStageTarget / quad_bytes);
-  const std::int64_t stage_bytes = quads * quad_bytes;
+  const std::int64_t pass_bytes = rows_at_once * (stride + norm_bytes);
+  if (pass_bytes > ring_bytes / 4) return {rows_at_once, kWarps, 1, false};
+  const std::int64_t passes = std::max<std::int64_t>(1, kStageTarget / pass_bytes);
+  const std::int64_t stage_bytes = passes * pass_bytes;
   const std::int64_t slots = ring_bytes / stage_bytes;
-  int warps = kWarps;
-  while (warps > 4 && slots / warps < 2) warps /= 2;
-  const int stages = static_cast<int>(std::clamp<std::int64_t>(slots / warps, 1, 4));
-  return {static_cast<int>(quads) * kRowsAtOnce, warps, stages, true};
+  const std::int64_t warps = std::min<std::int64_t>(kWarps, slots / 2);
+  const std::int64_t stages = std::min<std::int64_t>(kMaxStages, slots / warps);
+  return {static_cast<int>(passes) * rows_at_once, static_cast<int>(warps), static_cast<int>(stages), true};
 }
 
 struct workspace_layout {
@@ -657,8 +733,9 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
   const std::int64_t padded_dim = (corpus.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
   const std::int64_t fixed_bytes = sizeof(scan_shared) + padded_dim * sizeof(float);
   const std::int64_t ring_bytes = (kSharedBytes - fixed_bytes) / 128 * 128;
+  const int rows_at_once = kRowsPerPass * 4 / static_cast<int>(size_bytes(corpus.type));
   const ring_shape ring =
-      choose_ring(corpus.row_stride_bytes, corpus.inverse_norms ? sizeof(float) : 0, ring_bytes, corpus.count, blocks);
+      choose_ring(corpus.row_stride_bytes, corpus.inverse_norms ? sizeof(float) : 0, rows_at_once, ring_bytes);
   auto* base = static_cast<unsigned char*>(workspace);
   const workspace_layout at = layout_of(corpus.count, request.k, blocks);
 
@@ -681,6 +758,7 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
   args.dim = static_cast<std::int32_t>(corpus.dim);
   args.k = static_cast<std::int32_t>(request.k);
   args.publish = request.k <= 16 ? 2 : request.k <= 128 ? 4 : kMaxPublished;
+  args.warp_rows = rows_at_once;
   args.stage_rows = ring.stage_rows;
   args.stages = ring.stages;
   args.warps = ring.warps;

@@ -38,7 +38,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kParkedSlots = 2;  // merges that reach beyond the registers' two levels
 constexpr std::int64_t kParkedBytes = std::int64_t{kParkedSlots} * kSums * kThreads * sizeof(float);
 constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
-constexpr int kMaxStages = 6;                      // async_wait knows 0 to 4 pending
+constexpr int kMaxStages = 6;
 constexpr int kEnoughStages = 3;
 
 /// How the block's warps tile rows x queries.
@@ -72,10 +72,6 @@ struct tiles_args {
   std::int32_t steps;        // steps of a partial sum: ceil(dim / 128)
   std::int32_t stage_steps;  // steps of a stage
   std::int32_t group_stages;
-  std::int32_t row_pitch;  // floats from one row of a stage to the next: 8 x an odd number
-  std::int32_t stages;
-  std::int32_t stage_bytes;  // stored rows, then queries
-  std::int32_t queries_at;   // bytes from a stage's start to its queries
   phase_kind phase;
   metric by;
 };
@@ -91,13 +87,41 @@ struct row_copy {
   static constexpr int kCopyBytes = kGroupBytes > 16 ? 16 : kGroupBytes;
   static constexpr int kCopies = kGroupBytes / kCopyBytes;  // copies a row and step
 
-  static __device__ __forceinline__ void copy(void* to, const void* from, int real) {
+  static __device__ __forceinline__ void copy(void* to, const void* from, bool real) {
     if constexpr (kCopyBytes == 16) {
       async_copy_16(to, from, real);
     } else {
       async_copy_8(to, from, real);
     }
   }
+};
+
+/// How a stage lies in shared memory: stored rows, then queries; and twice the rows once more where they are widened.
+template <element_type E, class Shape>
+struct stage_shape {
+  static constexpr bool kWidens = row_copy<E>::kWidens;
+  static constexpr int pitch(int steps) { return kClasses * steps; }  // floats from a row to the next
+  static constexpr int wide_bytes(int steps) { return Shape::kRows * pitch(steps) * 4; }
+  static constexpr int row_bytes(int steps) { return Shape::kRows * steps * row_copy<E>::kGroupBytes; }
+  static constexpr int bytes(int steps) { return row_bytes(steps) + steps * kClasses * Shape::kQueries * 4; }
+  static constexpr std::int64_t fixed_bytes(int steps) { return kParkedBytes + (kWidens ? 2 * wide_bytes(steps) : 0); }
+  static constexpr int stages(int steps) {
+    const std::int64_t fit = (kSharedBytes - fixed_bytes(steps)) / bytes(steps);
+    return static_cast<int>(fit < kMaxStages ? fit : kMaxStages);
+  }
+  static constexpr int most_steps() {
+    int steps = 7;  // odd, so that four neighbouring rows lie in different banks
+    while (stages(steps) < kEnoughStages) steps -= 2;
+    return steps;
+  }
+
+  static constexpr int kSteps = most_steps();  // at most; an address is a constant away from the next
+  static constexpr int kStages = stages(kSteps);
+  static constexpr int kPitch = pitch(kSteps);
+  static constexpr int kBytes = bytes(kSteps);
+  static constexpr int kQueriesAt = row_bytes(kSteps);
+  static constexpr std::int64_t kTotalBytes = fixed_bytes(kSteps) + static_cast<std::int64_t>(kStages) * kBytes;
+  static_assert(kTotalBytes <= kSharedBytes);
 };
 
 /// The bit-reversed order of the groups.
@@ -135,6 +159,7 @@ __global__ void __launch_bounds__(kThreads) prepare_queries_kernel(const __grid_
 template <element_type E, class Shape>
 class stage_ring {
   using rows_of = row_copy<E>;
+  using stage_of = stage_shape<E, Shape>;
   static constexpr int kLanesAcross = Shape::kRows * rows_of::kCopies;  // threads that copy one step of all rows
   static constexpr int kStepLanes = kThreads / kLanesAcross;            // steps that are copied at once
   static_assert(kStepLanes >= 1 && kThreads % kLanesAcross == 0);
@@ -143,23 +168,23 @@ class stage_ring {
   __device__ stage_ring(const tiles_args& args, unsigned char* ring, float* widened)
       : args_(args), ring_(ring), widened_(widened), fetch_tile_(static_cast<int>(blockIdx.x)) {
     begin_tile();
-    for (int i = 0; i < args.stages - 1; i++) fetch();
+    for (int i = 0; i < stage_of::kStages - 1; i++) fetch();
   }
 
   /// Makes the next stage ready; all threads of the block.
   __device__ __forceinline__ void next() {
-    async_wait(args_.stages - 2);
-    unsigned char* stage = ring_ + compute_slot_ * args_.stage_bytes;
-    queries_ = reinterpret_cast<const float*>(stage + args_.queries_at);
+    async_wait<stage_of::kStages - 2>();
+    unsigned char* stage = ring_ + compute_slot_ * stage_of::kBytes;
+    queries_ = reinterpret_cast<const float*>(stage + stage_of::kQueriesAt);
     if constexpr (rows_of::kWidens) {
       parity_ ^= 1;
-      float* wide = widened_ + parity_ * Shape::kRows * args_.row_pitch;
+      float* wide = widened_ + parity_ * Shape::kRows * stage_of::kPitch;
       widen(stage, wide);
       rows_ = wide;
     } else {
       rows_ = reinterpret_cast<const float*>(stage);
     }
-    compute_slot_ = compute_slot_ + 1 == args_.stages ? 0 : compute_slot_ + 1;
+    compute_slot_ = compute_slot_ + 1 == stage_of::kStages ? 0 : compute_slot_ + 1;
     __syncthreads();  // the stage is there for all, and all have left the one that is overwritten now
     fetch();
   }
@@ -188,26 +213,33 @@ class stage_ring {
   /// Issues the copies of the next stage, if there is one, and commits a group in any case.
   __device__ __forceinline__ void fetch() {
     if (fetch_tile_ < args_.tiles) {
-      unsigned char* stage = ring_ + fetch_slot_ * args_.stage_bytes;
+      unsigned char* stage = ring_ + fetch_slot_ * stage_of::kBytes;
       const int first_step = fetch_part_ * args_.stage_steps;
       const int steps = min(args_.stage_steps, args_.steps - first_step);
-      const int pitch_bytes = rows_of::kWidens ? args_.stage_steps * rows_of::kGroupBytes
-                                               : args_.row_pitch * static_cast<int>(sizeof(float));
-      unsigned char* to = stage + my_row() * pitch_bytes + my_part() * rows_of::kCopyBytes;
       constexpr int kPartElements = rows_of::kCopyBytes / rows_of::kElementBytes;
+      constexpr int kStepBytes = core::kPartialSums * rows_of::kElementBytes;
       const int element = kClasses * group_at(fetch_group_) + core::kPartialSums * first_step;
-      const unsigned char* from = row_ + static_cast<std::int64_t>(element) * rows_of::kElementBytes;
-      for (int t = my_step(); t < steps; t += kStepLanes) {
-        const bool real = element + core::kPartialSums * t + my_part() * kPartElements < args_.dim;
-        rows_of::copy(to + t * rows_of::kGroupBytes,
-                      real ? from + t * core::kPartialSums * rows_of::kElementBytes : args_.rows, real);
+      const int left = args_.dim - element - my_part() * kPartElements;
+      const int real_steps = (left + core::kPartialSums - 1) / core::kPartialSums;  // beyond dim: zeros
+      unsigned char* to =
+          stage + (my_row() * stage_of::kSteps + my_step()) * rows_of::kGroupBytes + my_part() * rows_of::kCopyBytes;
+      const unsigned char* from =
+          row_ + static_cast<std::int64_t>(element) * rows_of::kElementBytes + my_step() * kStepBytes;
+#pragma unroll
+      for (int i = 0; i < stage_of::kSteps; i += kStepLanes) {
+        const int t = my_step() + i;
+        if (t < steps) rows_of::copy(to + i * rows_of::kGroupBytes, from + i * kStepBytes, t < real_steps);
       }
-      const int query_copies = steps * kClasses * Shape::kQueries / 4;
-      for (int i = static_cast<int>(threadIdx.x); i < query_copies; i += kThreads)
-        async_copy_16(stage + args_.queries_at + i * 16, fetch_queries_ + i * 4, 1);
+      constexpr int kQueryCopies = kClasses * Shape::kQueries / 4;  // a step
+      const int copies = steps * kQueryCopies;
+      unsigned char* to_query = stage + stage_of::kQueriesAt + threadIdx.x * 16;
+      const float* from_query = fetch_queries_ + threadIdx.x * 4;
+#pragma unroll
+      for (int i = 0; i < stage_of::kSteps * kQueryCopies; i += kThreads)
+        if (static_cast<int>(threadIdx.x) + i < copies) async_copy_16(to_query + i * 16, from_query + i * 4, true);
       fetch_queries_ += steps * kClasses * Shape::kQueries;
 
-      fetch_slot_ = fetch_slot_ + 1 == args_.stages ? 0 : fetch_slot_ + 1;
+      fetch_slot_ = fetch_slot_ + 1 == stage_of::kStages ? 0 : fetch_slot_ + 1;
       if (++fetch_part_ == args_.group_stages) {
         fetch_part_ = 0;
         if (++fetch_group_ == kGroups) {
@@ -223,11 +255,13 @@ class stage_ring {
   /// Widens what this very thread has copied. Steps past the stage's end hold old bytes that nobody reads.
   __device__ __forceinline__ void widen(const unsigned char* stage, float* wide) const {
     using quads = quad<E>;
-    const unsigned char* from = stage + my_row() * args_.stage_steps * rows_of::kGroupBytes;
-    float* to = wide + my_row() * args_.row_pitch;
-    for (int t = my_step(); t < args_.stage_steps; t += kStepLanes) {
-      const auto* raw = reinterpret_cast<const typename quads::raw*>(from + t * rows_of::kGroupBytes);
-      auto* out = reinterpret_cast<float4*>(to + t * kClasses);
+    const unsigned char* from = stage + (my_row() * stage_of::kSteps + my_step()) * rows_of::kGroupBytes;
+    float* to = wide + my_row() * stage_of::kPitch + my_step() * kClasses;
+#pragma unroll
+    for (int i = 0; i < stage_of::kSteps; i += kStepLanes) {
+      if (my_step() + i >= args_.stage_steps) continue;
+      const auto* raw = reinterpret_cast<const typename quads::raw*>(from + i * rows_of::kGroupBytes);
+      auto* out = reinterpret_cast<float4*>(to + i * kClasses);
       out[0] = quads::widen(raw[0]);
       out[1] = quads::widen(raw[1]);
     }
@@ -249,15 +283,14 @@ class stage_ring {
 };
 
 /// One step of the thread's 64 partial sums.
-template <bool L2, bool Fresh>
-__device__ __forceinline__ void multiply(const float* rows, int row_pitch, const float4* queries,
-                                         float (&sums)[kSums]) {
+template <bool L2, bool Fresh, int Pitch>
+__device__ __forceinline__ void multiply(const float* rows, const float4* queries, float (&sums)[kSums]) {
   const float4 low = queries[0];
   const float4 high = queries[1];
   const float q[kThreadQueries] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   float x[kThreadRows];
 #pragma unroll
-  for (int r = 0; r < kThreadRows; r++) x[r] = rows[4 * r * row_pitch];
+  for (int r = 0; r < kThreadRows; r++) x[r] = rows[4 * r * Pitch];
 #pragma unroll
   for (int r = 0; r < kThreadRows; r++) {
 #pragma unroll
@@ -280,14 +313,14 @@ template <element_type E, bool L2, class Shape>
 __device__ __forceinline__ void sum_group(const tiles_args& args, stage_ring<E, Shape>& ring, thread_place place,
                                           float (&sums)[kSums]) {
   constexpr int kQueryStep = kClasses * Shape::kQueries / 4;
+  constexpr int kPitch = stage_shape<E, Shape>::kPitch;
   ring.next();
   const float* rows = ring.rows() + place.row_at;
   const float4* queries = reinterpret_cast<const float4*>(ring.queries() + place.query_at);
-  multiply<L2, true>(rows, args.row_pitch, queries, sums);
+  multiply<L2, true, kPitch>(rows, queries, sums);
   const int steps = min(args.stage_steps, args.steps);
 #pragma unroll 1
-  for (int t = 1; t < steps; t++)
-    multiply<L2, false>(rows + t * kClasses, args.row_pitch, queries + t * kQueryStep, sums);
+  for (int t = 1; t < steps; t++) multiply<L2, false, kPitch>(rows += kClasses, queries += kQueryStep, sums);
 #pragma unroll 1
   for (int part = 1; part < args.group_stages; part++) {
     ring.next();
@@ -295,8 +328,8 @@ __device__ __forceinline__ void sum_group(const tiles_args& args, stage_ring<E, 
     queries = reinterpret_cast<const float4*>(ring.queries() + place.query_at);
     const int left = min(args.stage_steps, args.steps - part * args.stage_steps);
 #pragma unroll 1
-    for (int t = 0; t < left; t++)
-      multiply<L2, false>(rows + t * kClasses, args.row_pitch, queries + t * kQueryStep, sums);
+    for (int t = 0; t < left; t++, rows += kClasses, queries += kQueryStep)
+      multiply<L2, false, kPitch>(rows, queries, sums);
   }
 }
 
@@ -367,17 +400,18 @@ __device__ __forceinline__ void finish_tile(const tiles_args& args, int tile, in
 template <element_type E, bool L2, int TileQueries>
 __global__ void __launch_bounds__(kThreads, 1) flat_tiles_kernel(const __grid_constant__ tiles_args args) {
   using shape = tile_shape<TileQueries>;
+  using stage_of = stage_shape<E, shape>;
   unsigned char* memory = dynamic_shared();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   auto* parked = reinterpret_cast<float4*>(memory) + threadIdx.x;
   unsigned char* ring_memory = memory + kParkedBytes;
-  auto* widened = reinterpret_cast<float*>(ring_memory + args.stages * args.stage_bytes);
+  auto* widened = reinterpret_cast<float*>(ring_memory + stage_of::kStages * stage_of::kBytes);
 
   const int c = lane / 4;
   const int first_row = warp / shape::kWarpsAcross * kWarpRows + lane % 4;
   const int unit = warp % shape::kWarpsAcross * (kThreadQueries / 4);
-  const thread_place place{first_row * args.row_pitch + c, c * TileQueries + 4 * query_unit<TileQueries>(unit, c)};
+  const thread_place place{first_row * stage_of::kPitch + c, c * TileQueries + 4 * query_unit<TileQueries>(unit, c)};
   stage_ring<E, shape> ring(args, ring_memory, widened);
 
   float first[kSums];   // the even groups
@@ -412,36 +446,6 @@ __global__ void __launch_bounds__(kThreads, 1) flat_tiles_kernel(const __grid_co
   }
 }
 
-/// How stages are cut: as few parts of a group as leave three stages or more in shared memory.
-struct stage_shape {
-  int stage_steps;
-  int group_stages;
-  int row_pitch;
-  int stages;
-  int stage_bytes;
-  int queries_at;
-  std::int64_t shared_bytes;
-};
-
-template <element_type E, int TileQueries>
-stage_shape choose_stages(int steps) {
-  using shape = tile_shape<TileQueries>;
-  using rows_of = row_copy<E>;
-  stage_shape s{};
-  for (int parts = 1;; parts++) {
-    s.stage_steps = (steps + parts - 1) / parts;
-    s.group_stages = (steps + s.stage_steps - 1) / s.stage_steps;
-    s.row_pitch = kClasses * (s.stage_steps | 1);  // odd: four rows of a warp lie in different banks
-    const int wide_bytes = shape::kRows * s.row_pitch * static_cast<int>(sizeof(float));
-    s.queries_at = rows_of::kWidens ? shape::kRows * s.stage_steps * rows_of::kGroupBytes : wide_bytes;
-    s.stage_bytes = s.queries_at + s.stage_steps * kClasses * TileQueries * static_cast<int>(sizeof(float));
-    const std::int64_t fixed = kParkedBytes + (rows_of::kWidens ? 2 * wide_bytes : 0);
-    s.stages = static_cast<int>(std::min<std::int64_t>(kMaxStages, (kSharedBytes - fixed) / s.stage_bytes));
-    s.shared_bytes = fixed + static_cast<std::int64_t>(s.stages) * s.stage_bytes;
-    if (s.stages >= kEnoughStages) return s;
-  }
-}
-
 template <element_type E, int TileQueries>
 void launch_shape_of(cudaStream_t stream, const score_phase& phase, int multiprocessors) {
   using shape = tile_shape<TileQueries>;
@@ -459,18 +463,15 @@ void launch_shape_of(cudaStream_t stream, const score_phase& phase, int multipro
   args.tiles = (args.row_count + shape::kRows - 1) / shape::kRows * args.query_tiles;
   args.dim = static_cast<std::int32_t>(corpus.dim);
   args.steps = (args.dim + core::kPartialSums - 1) / core::kPartialSums;
-  const stage_shape stages = choose_stages<E, TileQueries>(args.steps);
-  args.stage_steps = stages.stage_steps;
-  args.group_stages = stages.group_stages;
-  args.row_pitch = stages.row_pitch;
-  args.stages = stages.stages;
-  args.stage_bytes = stages.stage_bytes;
-  args.queries_at = stages.queries_at;
+  constexpr int kMost = stage_shape<E, shape>::kSteps;
+  args.group_stages = (args.steps + kMost - 1) / kMost;
+  args.stage_steps = (args.steps + args.group_stages - 1) / args.group_stages;  // parts of nearly one length
+  args.group_stages = (args.steps + args.stage_steps - 1) / args.stage_steps;
   args.phase = phase.kind;
   args.by = corpus.metric;
   const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(args.tiles, multiprocessors))),
                          .threads = kThreads,
-                         .shared_bytes = stages.shared_bytes};
+                         .shared_bytes = stage_shape<E, shape>::kTotalBytes};
   launch(
       corpus.metric == metric::l2 ? flat_tiles_kernel<E, true, TileQueries> : flat_tiles_kernel<E, false, TileQueries>,
       how, stream, args, "launching the tiles of the flat search");
