@@ -46,9 +46,6 @@ LIST
     test) cat <<'LIST' ;;
 libgtest-dev <gtest/gtest.h>
 LIST
-    bench) cat <<'LIST' ;;
-libbenchmark-dev <benchmark/benchmark.h>
-LIST
     format) cat <<'LIST' ;;
 clang-format-14 clang-format-14
 LIST

@@ -254,6 +254,8 @@ def random_cases():
             t = TYPES[turn % len(TYPES)]
             turn += 1
             yield "random", t, metric, [bits.f32() for _ in range(dim)], [bits.element(t) for _ in range(dim)]
+    for metric in METRICS:
+        yield "random", "f32", metric, [bits.f32() for _ in range(300)], [bits.f32() for _ in range(300)]
     for t in TYPES:
         for metric in METRICS:
             yield "random", t, metric, [bits.f32() for _ in range(140)], [bits.element(t) for _ in range(140)]
@@ -329,6 +331,8 @@ def special_cases():
     yield "the fma is one rounding", "f32", "inner_product", (
         [f32(1)] + [0] * 127 + [f32(1 + Fraction(1, 2**12))]), (
         [f32(-1)] + [0] * 127 + [f32(1 + Fraction(1, 2**12))])
+    yield "the fma of a square is one rounding", "f32", "l2", (
+        [f32(Fraction(1, 2**12))] + [0] * 127 + [f32(1 + Fraction(1, 2**12))]), [0] * 129
     yield "order of steps", "f32", "inner_product", [f32(1)] * 257, (
         [big] + [0] * 127 + [f32(1)] + [0] * 127 + [big | F_NEG_ZERO])
     for partner in (1, 2, 4, 8, 16, 32, 64):  # the pair that a tree of another shape would not add first

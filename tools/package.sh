@@ -9,7 +9,7 @@ kMaxBytes=$((50 * 1024 * 1024))
 # The runtimes of the system and its compiler: shipping them would tie the package to this one's kernel and driver.
 kSystemLibraries='linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s'
 
-need build test bench
+need build test
 configure release
 build release
 

@@ -67,20 +67,18 @@ consume() {
   ctest --test-dir build/consumer/build --output-on-failure
 }
 
-# fuzz SECONDS: each reader, from its committed corpus, for so long.
+# fuzz SECONDS: each reader of files for so long, from the seeds that the build writes.
 fuzz() {
-  local seconds=$1 program name seeds
+  local seconds=$1 program family
   command -v clang++ >/dev/null || skip "clang++ is not installed"
   echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
     clang++ -fsanitize=fuzzer -x c++ - -o /dev/null 2>/dev/null || skip "clang++ has no libFuzzer"
   configure fuzz
   build fuzz fuzzers
   for program in build/fuzz/bin/fuzz_*; do
-    name=${program##*/fuzz_}
-    seeds=tests/fuzz/corpus/$name
-    mkdir -p "build/fuzz/corpus/$name"
+    family=${program##*/fuzz_}
     "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
-      -artifact_prefix="$reports/$name-" "build/fuzz/corpus/$name" $([[ -d $seeds ]] && echo "$seeds")
+      -artifact_prefix="$reports/$family-" "build/fuzz/corpus/$family"
   done
 }
 
@@ -117,7 +115,7 @@ tidy() {
 }
 cuda_file_left_out() { [[ -n $(find_nvcc) ]] && echo unavailable || echo loader; }
 
-need build test bench
+need build test
 want format
 if [[ $full == yes ]]; then want full; fi
 rm -rf $reports
