@@ -42,7 +42,9 @@ class temporary_folder {
 };
 
 inline void write_bytes(const std::filesystem::path& path, std::string_view bytes) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  // A new file: ext4 flushes one that was truncated and written again to disk, and thousands of those take a minute.
+  std::filesystem::remove(path);
+  std::ofstream out(path, std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.flush();
   if (!out) throw std::runtime_error("cannot write " + path.string());

@@ -133,7 +133,7 @@ TEST(Safetensors, ChecksumsAreXxh3) {
 
 TEST(Safetensors, TheDataSectionIsCoveredWithoutHoles) {
   const temporary_folder folder;
-  for (std::int64_t first = 0; first <= 130; ++first) {
+  for (const std::int64_t first : {0, 1, 2, 63, 64, 65, 127, 128, 129}) {
     SCOPED_TRACE(first);
     const std::string bytes = pattern(static_cast<std::size_t>(first), 5);
     safetensors_writer out(folder / "a.index", {}, {{"a", "U8", {first}}, {"b", "I8", {}}, {"c", "BF16", {2}}});
