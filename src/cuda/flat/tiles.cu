@@ -87,7 +87,7 @@ struct row_copy {
   static constexpr int kCopyBytes = kGroupBytes > 16 ? 16 : kGroupBytes;
   static constexpr int kCopies = kGroupBytes / kCopyBytes;  // copies a row and step
 
-  static __device__ __forceinline__ void copy(void* to, const void* from, bool real) {
+  static __device__ __forceinline__ void copy(std::uint32_t to, const void* from, bool real) {
     if constexpr (kCopyBytes == 16) {
       async_copy_16(to, from, real);
     } else {
@@ -166,7 +166,11 @@ class stage_ring {
 
  public:
   __device__ stage_ring(const tiles_args& args, unsigned char* ring, float* widened)
-      : args_(args), ring_(ring), widened_(widened), fetch_tile_(static_cast<int>(blockIdx.x)) {
+      : args_(args),
+        ring_(ring),
+        ring_address_(shared_address(ring)),
+        widened_(widened),
+        fetch_tile_(static_cast<int>(blockIdx.x)) {
     begin_tile();
     for (int i = 0; i < stage_of::kStages - 1; i++) fetch();
   }
@@ -205,38 +209,38 @@ class stage_ring {
     const int row_tile = fetch_tile_ / args_.query_tiles;
     const int query_tile = fetch_tile_ - row_tile * args_.query_tiles;
     const int row = min(row_tile * Shape::kRows + my_row(), args_.row_count - 1);  // rows beyond are scored in vain
-    row_ = args_.rows + row * args_.row_stride_bytes + my_part() * rows_of::kCopyBytes;
-    fetch_queries_ =
-        args_.queries + static_cast<std::int64_t>(query_tile) * kGroups * args_.steps * kClasses * Shape::kQueries;
+    row_ = args_.rows + row * args_.row_stride_bytes + my_part() * rows_of::kCopyBytes +
+           my_step() * core::kPartialSums * rows_of::kElementBytes;
+    fetch_queries_ = args_.queries + threadIdx.x * 4 +
+                     static_cast<std::int64_t>(query_tile) * kGroups * args_.steps * kClasses * Shape::kQueries;
   }
 
   /// Issues the copies of the next stage, if there is one, and commits a group in any case.
   __device__ __forceinline__ void fetch() {
     if (fetch_tile_ < args_.tiles) {
-      unsigned char* stage = ring_ + fetch_slot_ * stage_of::kBytes;
+      const std::uint32_t stage = ring_address_ + fetch_slot_ * stage_of::kBytes;
       const int first_step = fetch_part_ * args_.stage_steps;
       const int steps = min(args_.stage_steps, args_.steps - first_step);
       constexpr int kPartElements = rows_of::kCopyBytes / rows_of::kElementBytes;
       constexpr int kStepBytes = core::kPartialSums * rows_of::kElementBytes;
       const int element = kClasses * group_at(fetch_group_) + core::kPartialSums * first_step;
       const int left = args_.dim - element - my_part() * kPartElements;
-      const int real_steps = (left + core::kPartialSums - 1) / core::kPartialSums;  // beyond dim: zeros
-      unsigned char* to =
-          stage + (my_row() * stage_of::kSteps + my_step()) * rows_of::kGroupBytes + my_part() * rows_of::kCopyBytes;
-      const unsigned char* from =
-          row_ + static_cast<std::int64_t>(element) * rows_of::kElementBytes + my_step() * kStepBytes;
+      const int real_steps = (left + core::kPartialSums - 1) >> 7;  // beyond dim: zeros
+      static_assert(core::kPartialSums == 1 << 7);
+      const std::uint32_t to = kept(stage + (my_row() * stage_of::kSteps + my_step()) * rows_of::kGroupBytes +
+                                    my_part() * rows_of::kCopyBytes);
+      const unsigned char* from = kept(row_ + static_cast<std::int64_t>(element) * rows_of::kElementBytes);
 #pragma unroll
       for (int i = 0; i < stage_of::kSteps; i += kStepLanes) {
         const int t = my_step() + i;
         if (t < steps) rows_of::copy(to + i * rows_of::kGroupBytes, from + i * kStepBytes, t < real_steps);
       }
       constexpr int kQueryCopies = kClasses * Shape::kQueries / 4;  // a step
-      const int copies = steps * kQueryCopies;
-      unsigned char* to_query = stage + stage_of::kQueriesAt + threadIdx.x * 16;
-      const float* from_query = fetch_queries_ + threadIdx.x * 4;
+      const int copies = steps * kQueryCopies - static_cast<int>(threadIdx.x);
+      const std::uint32_t to_query = kept(stage + stage_of::kQueriesAt + threadIdx.x * 16);
 #pragma unroll
       for (int i = 0; i < stage_of::kSteps * kQueryCopies; i += kThreads)
-        if (static_cast<int>(threadIdx.x) + i < copies) async_copy_16(to_query + i * 16, from_query + i * 4, true);
+        if (i < copies) async_copy_16(to_query + i * 16, fetch_queries_ + i * 4, true);
       fetch_queries_ += steps * kClasses * Shape::kQueries;
 
       fetch_slot_ = fetch_slot_ + 1 == stage_of::kStages ? 0 : fetch_slot_ + 1;
@@ -269,6 +273,7 @@ class stage_ring {
 
   const tiles_args& args_;
   unsigned char* ring_;
+  std::uint32_t ring_address_;
   float* widened_;
   const float* rows_ = nullptr;
   const float* queries_ = nullptr;
@@ -319,8 +324,11 @@ __device__ __forceinline__ void sum_group(const tiles_args& args, stage_ring<E, 
   const float4* queries = reinterpret_cast<const float4*>(ring.queries() + place.query_at);
   multiply<L2, true, kPitch>(rows, queries, sums);
   const int steps = min(args.stage_steps, args.steps);
-#pragma unroll 1
-  for (int t = 1; t < steps; t++) multiply<L2, false, kPitch>(rows += kClasses, queries += kQueryStep, sums);
+#pragma unroll
+  for (int t = 1; t < stage_shape<E, Shape>::kSteps; t++) {
+    if (t >= steps) break;
+    multiply<L2, false, kPitch>(rows + t * kClasses, queries + t * kQueryStep, sums);
+  }
 #pragma unroll 1
   for (int part = 1; part < args.group_stages; part++) {
     ring.next();
