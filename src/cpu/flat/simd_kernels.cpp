@@ -311,7 +311,7 @@ HWY_INLINE void tile_vectors(const float* HWY_RESTRICT q, const float* HWY_RESTR
                              const std::byte* ahead, std::int64_t lines, float* HWY_RESTRICT out) {
   constexpr int kPairs = kTileRows * kTileQueries;
   vector waiting[log2_of(kPositions)][kPairs];
-  for (int m = 0; m < kPositions; ++m) {
+  const auto at_position = [&](auto m) SHORTLIST_INLINE_LAMBDA {
     const std::byte* ahead_end = ahead + lines * (m + 1) / kPositions * kLineBytes;
     for (const std::byte* line = ahead + lines * m / kPositions * kLineBytes; line < ahead_end; line += kLineBytes) {
       __builtin_prefetch(line, 0, kSecondCache);
@@ -342,6 +342,12 @@ HWY_INLINE void tile_vectors(const float* HWY_RESTRICT q, const float* HWY_RESTR
         hn::Store(p[i], kFloats, out + (i / kTileRows * kBlockRows + i % kTileRows) * kLanes);
       });
     }
+  };
+  // AVX2's positions are short, so that their branches show: unrolled it is 8 % faster at dim 384, AVX-512 7 % slower.
+  if constexpr (HWY_TARGET == HWY_AVX2) {
+    unroll<kPositions>(at_position);
+  } else {
+    for (int m = 0; m < kPositions; ++m) at_position(m);
   }
 }
 
@@ -409,11 +415,10 @@ void collect(const scored_rows& rows, candidates& found) {
     if (HWY_LIKELY(hn::AllTrue(kInts, hn::Lt(keys, min_key)))) continue;
     HWY_ALIGN std::int32_t lanes[kLanes];
     hn::Store(keys, kInts, lanes);
-    for (int lane = 0; lane < present; ++lane) {
+    for (int lane = 0; lane < present; ++lane) {  // without branches, which would be mispredicted for each row let in
       const std::uint32_t key = static_cast<std::uint32_t>(lanes[lane]) ^ core::kSignBit;
-      if (key >= found.min_key) {
-        found.keys[found.size++] = core::row_key(key, rows.first + static_cast<std::uint32_t>(i + lane));
-      }
+      found.keys[found.size] = core::row_key(key, rows.first + static_cast<std::uint32_t>(i + lane));
+      found.size += key >= found.min_key ? 1 : 0;
     }
   }
 }
