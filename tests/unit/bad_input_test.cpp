@@ -308,6 +308,9 @@ TEST(bad_input, two_to_the_40_elements_are_more_than_the_memory) {
 
 // Just beyond 2^31 elements and bytes: no error, and the last row is found where it is.
 TEST(bad_input, more_than_two_to_the_31_elements_are_none) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's own memory for 2 GiB of rows is beyond a test machine's";
+#endif
   constexpr std::int64_t kDim = 4096;
   constexpr std::int64_t kRowCount = (std::int64_t{1} << 19) + 3;
   constexpr auto kBytes = static_cast<std::size_t>(kDim * kRowCount);
@@ -536,22 +539,22 @@ TEST(bad_index_file, changed_and_truncated_anywhere) {
   const auto path = folder / "bad";
   int refused = 0;
   for (std::size_t at = 0; at < good.size(); ++at) {
-    for (const char flipped : {'\x01', '\x80'}) {
-      std::string bad = good;
-      bad[at] = static_cast<char>(bad[at] ^ flipped);
-      test::write_bytes(path, bad);
-      try {
-        const flat_index loaded = flat_index::load(device::cpu(), path);
-        EXPECT_EQ(loaded.search(kOneQuery, {.k = 2}).ids, expected.ids) << "byte " << at;
-        EXPECT_TRUE(same_bits(loaded.search(kOneQuery, {.k = 2}).scores, expected.scores)) << "byte " << at;
-      } catch (const corrupt_file& failure) {
-        ++refused;
-        EXPECT_NE(std::string(failure.what()).find(path.string()), std::string::npos) << failure.what();
-      }
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ (1 << at % 8));
+    test::write_bytes(path, bad);
+    try {
+      const flat_index loaded = flat_index::load(device::cpu(), path);
+      const search_result got = loaded.search(kOneQuery, {.k = 2});
+      EXPECT_EQ(got.ids, expected.ids) << "byte " << at;
+      EXPECT_TRUE(same_bits(got.scores, expected.scores)) << "byte " << at;
+    } catch (const corrupt_file& failure) {
+      ++refused;
+      EXPECT_NE(std::string(failure.what()).find(path.string()), std::string::npos) << failure.what();
     }
   }
-  EXPECT_GT(refused, static_cast<int>(good.size()));
-  for (std::size_t size = 0; size < good.size(); ++size) {
+  EXPECT_GT(refused, static_cast<int>(good.size() / 2));
+  // Every length near the end, where only data is missing, and some of the header's.
+  for (std::size_t size = 0; size < good.size(); size += size + 200 < good.size() ? 13 : 1) {
     test::write_bytes(path, good.substr(0, size));
     for (const verify checks : {verify::full, verify::header_only}) {
       EXPECT_THROW(flat_index::load(device::cpu(), path, checks), corrupt_file) << size << " bytes";
