@@ -175,9 +175,9 @@ void flat_bench::many_threads(int threads, std::int64_t k, const std::string& wo
                               const nlohmann::ordered_json& more) {
   attempt(work, [&] {
     using clock = std::chrono::steady_clock;
-    std::vector<answer> expected;
+    std::vector<answer> expected(static_cast<std::size_t>(data_.query_sets(1)), answer(1, k));
     for (std::int64_t set = 0; set < data_.query_sets(1); ++set) {
-      answer& one = expected.emplace_back(1, k);
+      answer& one = expected[static_cast<std::size_t>(set)];
       index_.search(data_.query_set(set, 1), {.k = k}, one.output());
       if (set < 2) demand(check(one, set, 1));
     }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <exception>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -96,4 +97,11 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace shortlist::benchmark
 
-int main(int argc, char** argv) { return shortlist::benchmark::run(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return shortlist::benchmark::run(argc, argv);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "shortlist_bench: %s\n", failure.what());
+    return 1;
+  }
+}

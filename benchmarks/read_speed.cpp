@@ -72,20 +72,18 @@ double pass_ms(reader read, const std::byte* data, std::int64_t bytes, std::int6
   return std::chrono::duration<double, std::milli>(clock::now() - start).count() / static_cast<double>(passes);
 }
 
-double median_ms(reader read, const std::byte* data, std::int64_t bytes) {
-  const double once_ms = pass_ms(read, data, bytes, 1);
-  const auto passes = static_cast<std::int64_t>(std::clamp(kTrialMs / once_ms, 1.0, 10000.0));
-  std::vector<double> times_ms;
-  for (int t = 0; t < kTrials; ++t) times_ms.push_back(pass_ms(read, data, bytes, passes));
-  std::sort(times_ms.begin(), times_ms.end());
-  return times_ms[kTrials / 2];
+double best_ms(reader read, const std::byte* data, std::int64_t bytes) {
+  double best = pass_ms(read, data, bytes, 1);
+  const auto passes = static_cast<std::int64_t>(std::clamp(kTrialMs / best, 1.0, 10000.0));
+  for (int t = 0; t < kTrials; ++t) best = std::min(best, pass_ms(read, data, bytes, passes));
+  return best;
 }
 
 }  // namespace
 
 double cpu_read_ms(const void* data, std::int64_t bytes) {
   const auto* from = static_cast<const std::byte*>(data);
-  return std::min(median_ms(read_plain, from, bytes), median_ms(read_prefetching, from, bytes));
+  return std::min(best_ms(read_plain, from, bytes), best_ms(read_prefetching, from, bytes));
 }
 
 }  // namespace shortlist::benchmark

@@ -72,10 +72,13 @@ def device_run(rows, queries, k):
     return run
 
 
+def is_ours(job):
+    return job.place in ("host", "device") and job.type in TYPES and job.k <= job.rows
+
+
 def measure(works, quick):
     times = {}
-    wanted = lambda job: job.place in ("host", "device") and job.type in TYPES and job.k <= job.rows
-    for (rows_count, dim, element), jobs in peer.jobs_by_corpus(works, wanted).items():
+    for (rows_count, dim, element), jobs in peer.jobs_by_corpus(works, is_ours).items():
         rows = unit_normal(1, rows_count, dim).to(TYPES[element])
         for job in jobs:
             queries = [unit_normal(2 + s, job.queries, dim).to(rows.dtype) for s in range(QUERY_SETS)]
