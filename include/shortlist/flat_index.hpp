@@ -28,9 +28,9 @@ struct search_options {
 struct search_result {
   std::int64_t queries = 0;
   std::int64_t k = 0;
-  std::int64_t k_found = 0;          ///< min(k, rows): entries from here on are padding (id -1, the metric's worst score)
-  std::vector<float> scores;         ///< [queries, k]
-  std::vector<std::int64_t> ids;     ///< [queries, k]
+  std::int64_t k_found = 0;       ///< min(k, rows): entries from here on are padding (id -1, the metric's worst score)
+  std::vector<float> scores;      ///< [queries, k]
+  std::vector<std::int64_t> ids;  ///< [queries, k]
 
   std::span<const float> scores_of(std::int64_t query) const;
   std::span<const std::int64_t> ids_of(std::int64_t query) const;
@@ -70,11 +70,11 @@ class workspace {
 
 /// Bytes that an index holds, by purpose and place.
 struct memory_use {
-  std::int64_t rows_bytes = 0;       ///< rows, reserved space included
-  std::int64_t norms_bytes = 0;      ///< one fp32 a row under cosine
-  std::int64_t ids_bytes = 0;        ///< on host and device, only if ids were given
-  std::int64_t workspaces_bytes = 0; ///< scratch of pooled searches, staging included
-  std::int64_t device_allocations = 0; ///< device and pinned allocations made so far by this index
+  std::int64_t rows_bytes = 0;          ///< rows, reserved space included
+  std::int64_t norms_bytes = 0;         ///< one fp32 a row under cosine
+  std::int64_t ids_bytes = 0;           ///< on host and device, only if ids were given
+  std::int64_t workspaces_bytes = 0;    ///< scratch of pooled searches, staging included
+  std::int64_t device_allocations = 0;  ///< device and pinned allocations made so far by this index
 };
 
 enum class verify { full, header_only };  ///< what `load` checks: header and data checksums, or the header alone
@@ -121,6 +121,8 @@ class flat_index {
                       search_output out) const;
 
   /// Sets memory aside: rows up to max_rows keep their addresses, and `concurrency` searches at once allocate nothing.
+  /// A max_rows below rows() asks for none beyond those that are there.
+  /// @throws invalid_argument if a limit is out of range or concurrency < 1, out_of_memory; nothing has changed then.
   void reserve(const search_limits& limits, int concurrency = 1);
 
   /// Writes a safetensors file beside `path` and renames it when it is on disk. @throws io_error.
@@ -139,8 +141,8 @@ class flat_index {
 
 /// The slow, obvious answer, computed on the host from the definition: for tests and for checking a deployment.
 /// @throws invalid_argument as flat_index does.
-search_result reference_search(any_matrix_view vectors, any_matrix_view queries, metric by, const search_options& options,
-                               std::span<const std::int64_t> ids = {});
+search_result reference_search(any_matrix_view vectors, any_matrix_view queries, metric by,
+                               const search_options& options, std::span<const std::int64_t> ids = {});
 
 /// The plan for a shape on a device. See flat_index::explain.
 std::string explain(device where, const search_shape& shape);

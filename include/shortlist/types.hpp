@@ -48,10 +48,14 @@ constexpr std::int64_t size_bytes(element_type type) {
 template <class T>
 constexpr element_type element_type_of() {
   using U = std::remove_cv_t<T>;
-  if constexpr (std::is_same_v<U, float>) return element_type::f32;
-  else if constexpr (std::is_same_v<U, float16>) return element_type::f16;
-  else if constexpr (std::is_same_v<U, bfloat16>) return element_type::bf16;
-  else if constexpr (std::is_same_v<U, std::int8_t>) return element_type::i8;
+  if constexpr (std::is_same_v<U, float>)
+    return element_type::f32;
+  else if constexpr (std::is_same_v<U, float16>)
+    return element_type::f16;
+  else if constexpr (std::is_same_v<U, bfloat16>)
+    return element_type::bf16;
+  else if constexpr (std::is_same_v<U, std::int8_t>)
+    return element_type::i8;
   else {
     static_assert(std::is_same_v<U, std::uint8_t>, "elements are float, float16, bfloat16, int8_t or uint8_t");
     return element_type::u8;

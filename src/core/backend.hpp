@@ -15,8 +15,8 @@ namespace shortlist::core {
 
 /// Rows that are resident on a device. Bytes past dim within a row's stride are zero.
 struct flat_corpus {
-  const void* rows = nullptr;          ///< [count, dim], aligned to backend::row_alignment_bytes()
-  std::int64_t row_stride_bytes = 0;   ///< a multiple of backend::row_alignment_bytes()
+  const void* rows = nullptr;         ///< [count, dim], aligned to backend::row_alignment_bytes()
+  std::int64_t row_stride_bytes = 0;  ///< a multiple of backend::row_alignment_bytes()
   element_type type = element_type::f32;
   shortlist::metric metric = shortlist::metric::inner_product;
   std::int64_t count = 0;
@@ -28,8 +28,8 @@ struct flat_corpus {
 /// Queries, and where their answers go. Scores and ids are dense [queries, k]; entries from min(k, count) on are
 /// padded with the metric's worst score and id -1.
 struct flat_request {
-  const float* queries = nullptr;    ///< [query_count, dim]
-  std::int64_t query_stride = 0;     ///< in elements
+  const float* queries = nullptr;  ///< [query_count, dim]
+  std::int64_t query_stride = 0;   ///< in elements
   std::int64_t query_count = 0;
   std::int64_t k = 0;
   float* scores = nullptr;
@@ -56,6 +56,7 @@ class backend {
 
   // Memory. `allocate` throws out_of_memory, with the bytes asked for and the bytes free.
   virtual void* allocate(std::int64_t bytes) = 0;
+  /// Work that was queued on any stream may still use the memory: waits for it.
   virtual void release(void* memory) noexcept = 0;
   virtual void zero(void* stream, void* memory, std::int64_t bytes) = 0;
   /// Copies `rows` rows of `row_bytes`; asynchronous on `stream` where host memory is not involved, else complete
@@ -71,7 +72,7 @@ class backend {
   virtual void order_after(void* later, void* earlier) = 0;
 
   // Flat search.
-  /// inverse_norms[first, first + count) of corpus.rows, canonical.
+  /// Computes inverse_norms[first, first + count), of the rows at these positions; the array is that of all rows.
   virtual void inverse_norms(void* stream, const flat_corpus& corpus, std::int64_t first, std::int64_t count,
                              float* inverse_norms) = 0;
   /// `max_dim` bounds what staging of host queries needs; 0 if searches will be device to device only.

@@ -13,10 +13,10 @@
 
 namespace shortlist::core {
 
-inline constexpr int kPartialSums = 128;        ///< p[j] sums the elements j, j + 128, j + 256, ...
-inline constexpr float kQueryPadding = -0.0f;   ///< fma(-0, +0, p) == p for every p: padding takes no step
+inline constexpr int kPartialSums = 128;       ///< p[j] sums the elements j, j + 128, j + 256, ...
+inline constexpr float kQueryPadding = -0.0f;  ///< fma(-0, +0, p) == p for every p: padding takes no step
 inline constexpr float kRowPadding = 0.0f;
-inline constexpr float kZeroVector = -1.0f;     ///< stands for the inverse norm of a vector whose dot(x, x) is 0
+inline constexpr float kZeroVector = -1.0f;  ///< stands for the inverse norm of a vector whose dot(x, x) is 0
 
 SHORTLIST_HOST_DEVICE float widen(float value) { return value; }
 SHORTLIST_HOST_DEVICE float widen(std::int8_t value) { return static_cast<float>(value); }

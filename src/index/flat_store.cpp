@@ -64,14 +64,14 @@ flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, boo
   if (options_.metric == metric::cosine) made.inverse_norms = allocate(capacity * kNormBytes);
   if (with_ids) made.ids = allocate(capacity * kIdBytes);
 
-  const auto copy = [&](const device_memory& to, const device_memory& from, std::int64_t bytes) {
-    if (!to || !from || bytes == 0) return;
-    backend_.copy_rows(stream, core::copy_kind::device_to_device, to.as<void>(), bytes, from.as<void>(), bytes, bytes,
-                       1);
+  const auto copy = [&](const device_memory& to, const device_memory& from, std::int64_t row_bytes, std::int64_t rows) {
+    if (!to || !from || rows_ == 0) return;
+    backend_.copy_rows(stream, core::copy_kind::device_to_device, to.as<void>(), row_bytes, from.as<void>(), row_bytes,
+                       row_bytes, rows);
   };
-  copy(made.rows, arrays_.rows, rows_ * stride_bytes_);
-  copy(made.inverse_norms, arrays_.inverse_norms, rows_ * kNormBytes);
-  copy(made.ids, arrays_.ids, rows_ * kIdBytes);
+  copy(made.rows, arrays_.rows, stride_bytes_, rows_);  // row by row: a backend may divide these between cores
+  copy(made.inverse_norms, arrays_.inverse_norms, rows_ * kNormBytes, 1);
+  copy(made.ids, arrays_.ids, rows_ * kIdBytes, 1);
   return made;
 }
 
