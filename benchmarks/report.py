@@ -75,14 +75,16 @@ def records_table(records):
             continue
         best = verdicts.best_peer(record)
         others = [peer_text(p) for p in verdicts.peers(record) if p != best]
-        rows.append([
-            f"`{record['work']}`",
-            number(record["ms"]),
-            number(record["limit_ms"]),
-            f"{100 * record['share_of_limit']:.0f} %",
-            f"{peer_text(best)}: {best.ms / record['ms']:.2f}x" if best else "",
-            ", ".join(others),
-        ])
+        rows.append(
+            [
+                f"`{record['work']}`",
+                number(record["ms"]),
+                number(record["limit_ms"]),
+                f"{100 * record['share_of_limit']:.0f} %",
+                f"{peer_text(best)}: {best.ms / record['ms']:.2f}x" if best else "",
+                ", ".join(others),
+            ]
+        )
     return table(["work", "ms", "limit, ms", "share", "best peer, ms: ours is faster by", "other peers, ms"], rows)
 
 
@@ -101,7 +103,7 @@ def targets_table(records):
 
 
 def crossings_table(records):
-    """For each dim and number of queries, the corpora where the CPU answers first, and where the plan's choice loses."""
+    """For each dim and number of queries, where the CPU answers first, and where the plan picks the slower."""
     cells = {}
     lost = []
     for record in records:
@@ -112,7 +114,9 @@ def crossings_table(records):
         cells.setdefault((dim, queries), []).append((rows, record["ratio"]))
         winner = "cpu" if record["ratio"] > 1 else "cuda:0"
         if record["best_for"] != winner:
-            lost.append(f"`{record['work']}` ({record['best_for']}, {max(record['ratio'], 1 / record['ratio']):.2f}x slower)")
+            lost.append(
+                f"`{record['work']}` ({record['best_for']}, {max(record['ratio'], 1 / record['ratio']):.2f}x slower)"
+            )
     if not cells:
         return []
     columns = sorted({rows for sweep in cells.values() for rows, _ in sweep})
@@ -140,6 +144,9 @@ def campaign_section(machine, campaign, document):
         f"Read bandwidth in this run: {reads or 'not measured'}. Peers in this run: {peers or 'none'}.",
         "",
     ]
+    load = document.get("load_before", 0)
+    if load > verdicts.BUSY_SHARE * hardware["cores"]:
+        lines += [f"**The machine was busy: load {load:.1f} before the run.** Its figures are no record.", ""]
     if campaign == "seeds" and seed_speedups(document):
         lines += [f"![speed-up over the round trip, by configuration]({picture_name(machine)})", ""]
     records = document["records"]
@@ -169,8 +176,8 @@ def readme_section(results):
             lines += table(["work", "ms", "of the read limit", "best peer, ms", "ours is faster by"], rows) + [""]
     if lines:
         lines += [
-            "`q1/1000000x384/f32/ip/k100/host` reads: one query, a million rows of 384 fp32, inner product, k 100, query "
-            "and result on the host. An anchor is a figure from another run.",
+            "`q1/1000000x384/f32/ip/k100/host` reads: one query, a million rows of 384 fp32, inner product, k 100, "
+            "query and result on the host. An anchor is a figure from another run.",
             "",
         ]
     return lines
@@ -217,11 +224,15 @@ def picture(machine, speedups):
     ]
     for i, k in enumerate(colours):
         x = left + 70 * i
-        out.append(f'<rect x="{x}" y="26" width="10" height="10" fill="{colours[k]}"/><text x="{x + 14}" y="35">k {k}</text>')
+        out.append(
+            f'<rect x="{x}" y="26" width="10" height="10" fill="{colours[k]}"/><text x="{x + 14}" y="35">k {k}</text>'
+        )
     tick = lowest
     while tick <= highest * 1.01:
         weight = 1.5 if abs(tick - 1) < 1e-9 else 0.4
-        out.append(f'<line x1="{left}" x2="{width - 8}" y1="{y(tick)}" y2="{y(tick)}" stroke="#888" stroke-width="{weight}"/>')
+        out.append(
+            f'<line x1="{left}" x2="{width - 8}" y1="{y(tick)}" y2="{y(tick)}" stroke="#888" stroke-width="{weight}"/>'
+        )
         out.append(f'<text x="{left - 6}" y="{y(tick) + 4}" text-anchor="end">{tick:g}x</text>')
         tick *= 10
     for g, (rows, dim) in enumerate(shapes):
@@ -260,7 +271,9 @@ def main():
     check = parser.parse_args().check
 
     results = load_results()
-    sections = [line for machine, campaign, document in results for line in campaign_section(machine, campaign, document)]
+    sections = [
+        line for machine, campaign, document in results for line in campaign_section(machine, campaign, document)
+    ]
     wanted = {}
     docs = ROOT / "docs/benchmarks.md"
     readme = ROOT / "README.md"

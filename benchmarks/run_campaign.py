@@ -32,8 +32,6 @@ PEERS_OF = {"seeds": ["torch", "faiss"], "flat_gpu": ["torch"], "flat_cpu": ["fa
 # Whether a Python can run a peer, asked of it before the peer is started.
 PROBES = {"torch": "import torch, sys; sys.exit(not torch.cuda.is_available())", "faiss": "import faiss, numpy"}
 
-BUSY_SHARE = 0.5  # of the cores: above this load a warning says that others are working too
-
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
@@ -70,7 +68,7 @@ def driver_version():
 
 
 def machine_name(machine, campaign):
-    """"h200" for a GPU's results, "cpu-16core-avx512" for a CPU's."""
+    """ "h200" for a GPU's results, "cpu-16core-avx512" for a CPU's."""
     gpu = machine.get("gpu")
     if gpu and campaign != "flat_cpu":
         return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
@@ -117,7 +115,7 @@ def add_peers(document, arguments, folder):
 
 
 def add_anchors_and_targets(document, machine):
-    """Published and earlier figures, marked as such, where this run has none of that name; and what is to be reached."""
+    """Figures from elsewhere, marked as such, where this run has none of that name; and what is to be reached."""
     anchors = json.loads((HERE / "peers/anchors.json").read_text(encoding="utf-8")).get(machine, {})
     targets = json.loads((HERE / "targets.json").read_text(encoding="utf-8")).get(machine, {})
     for record in document["records"]:
@@ -139,9 +137,13 @@ def table(document):
         notes = []
         peer = verdicts.best_peer(record)
         if peer:
-            notes.append(f"{peer.name} {peer.ms:.4g} ms{' (anchor)' if peer.anchor else ''}: {peer.ms / record['ms']:.2f}x")
+            notes.append(
+                f"{peer.name} {peer.ms:.4g} ms{' (anchor)' if peer.anchor else ''}: {peer.ms / record['ms']:.2f}x"
+            )
         for verdict in verdicts.of(record):
-            notes.append(f"{verdict.what} {verdict.reached}, target {verdict.target}: {'ok' if verdict.ok else 'MISSED'}")
+            notes.append(
+                f"{verdict.what} {verdict.reached}, target {verdict.target}: {'ok' if verdict.ok else 'MISSED'}"
+            )
         lines.append(
             f"{record['work']:<60} {record['ms']:>10.4f} {record['limit_ms']:>10.4f} {record['share_of_limit']:>6.2f}  "
             + "; ".join(notes)
@@ -156,8 +158,12 @@ def parse_arguments():
     parser.add_argument("--only", metavar="SUBSTRING", help="only work whose name contains this")
     parser.add_argument("--quick", action="store_true", help="few repetitions; for a look, not for a record")
     parser.add_argument("--machine", help="the folder of the results; by default named after the GPU or the CPU")
-    parser.add_argument("--results", type=pathlib.Path, help="where machines' folders lie; by default benchmarks/results, "
-                        "or build/bench_results for a run that is --quick or has --only")
+    parser.add_argument(
+        "--results",
+        type=pathlib.Path,
+        help="where machines' folders lie; by default benchmarks/results, "
+        "or build/bench_results for a run that is --quick or has --only",
+    )
     parser.add_argument("--isa", metavar="NAMES", help="flat_cpu: also with these instruction sets forced, by comma")
     parser.add_argument("--peers", metavar="NAMES", help="which peers, by comma; '' for none")
     parser.add_argument("--python", help="a Python that has the peers' packages; also looked for: .venv, this one")
@@ -179,9 +185,11 @@ def main():
         install_peers()
     program = shutil.which(arguments.program) or sys.exit(f"run_campaign: no program {arguments.program}")
     load = os.getloadavg()[0]
-    if load > BUSY_SHARE * os.cpu_count():
-        say(f"run_campaign: the machine is busy (load {load:.1f} on {os.cpu_count()} cores): the figures will be wrong, "
-            "those of peers that spin while they wait above all")
+    if load > verdicts.BUSY_SHARE * os.cpu_count():
+        say(
+            f"run_campaign: the machine is busy (load {load:.1f} on {os.cpu_count()} cores): the figures will be "
+            "wrong, those of peers that spin while they wait above all"
+        )
 
     packaged = HERE.parent / "COMMIT"  # an unpacked package has no git to ask
     if packaged.exists():

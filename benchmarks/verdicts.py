@@ -9,6 +9,9 @@ SPEEDUP_BEYOND_CACHES = 1.8
 SPEEDUP_IN_CACHES = 3.5
 SPEEDUP_OF_BATCH = {16: 1.4, 256: 0.85}
 
+# Above this load, as a share of the cores, others were working too, and the figures are wrong.
+BUSY_SHARE = 0.5
+
 
 class Verdict(NamedTuple):
     what: str

@@ -30,7 +30,9 @@ def build(rows, dim):
     workers = os.cpu_count()
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         for first in range(0, len(starts), workers):  # a few chunks at a time, so that memory holds the rows once
-            parts = pool.map(lambda s: unit_normal([1, s], min(CHUNK_ROWS, rows - s), dim), starts[first : first + workers])
+            parts = pool.map(
+                lambda s: unit_normal([1, s], min(CHUNK_ROWS, rows - s), dim), starts[first : first + workers]
+            )
             for part in parts:
                 index.add(part)
     return index, faiss.rev_swig_ptr(index.get_xb(), rows * dim).reshape(rows, dim)
