@@ -33,15 +33,39 @@ __device__ std::uint32_t block_sum(std::uint32_t value, select_scratch<Threads>&
   return __reduce_add_sync(kFullWarp, lane < Threads / kWarp ? totals[lane] : 0u);
 }
 
-/// The cut of the k largest of keys[0, n) in shared memory: exactly min(k, n) of them are >= it, and it is at least 1.
-///
-/// Interpolates between counts, and bisects every third time so that no data is slow. The loops stay rolled: this code
-/// runs once a launch, and its instructions are not in any cache when it does.
+/// A cut that at least k and at most k + slack keys reach. `count(cut)` says how many do; all reach `low`, and only the
+/// largest of all, `high`, is sure to reach itself. Interpolates between counts, and bisects every third time so that
+/// no data is slow. Distinct keys: the exact count is always found. Rolled, as all code here: it runs once or a few
+/// times a launch, and its instructions are in no cache when it does.
+template <class Count>
+__device__ __forceinline__ std::uint64_t search_cut(std::uint64_t low, std::uint32_t low_count, std::uint64_t high,
+                                                    std::uint32_t k, std::uint32_t slack, Count count) {
+  std::uint32_t high_count = 1;
+  if (k == 1) return high;
+#pragma unroll 1
+  for (int turn = 0; low_count > k + slack; turn++) {
+    const float wanted = static_cast<float>(low_count - k) - 0.5f * static_cast<float>(slack) + 0.5f;
+    const float guess = wanted / static_cast<float>(low_count - high_count);
+    const float fraction = turn % 3 == 2 ? 0.5f : fminf(0.95f, fmaxf(0.05f, guess));
+    const std::uint64_t width = high - low;
+    std::uint64_t step = static_cast<std::uint64_t>(static_cast<float>(width) * fraction);
+    step = min(max(step, std::uint64_t{1}), width > 1 ? width - 1 : 1);
+    const std::uint32_t reached = count(low + step);
+    if (reached >= k) {
+      low += step;
+      low_count = reached;
+    } else {
+      high = low + step;
+      high_count = reached;
+    }
+  }
+  return low;
+}
+
+/// A cut that min(k, n) .. k + slack of keys[0, n) in shared memory reach; at least 1. kNoRow is no key.
 template <int Threads>
-__device__ __noinline__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
-                                                select_scratch<Threads>& scratch) {
-  if (n <= k) return 1;
-  int phase = 0;
+__device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k, std::uint32_t slack,
+                                   select_scratch<Threads>& scratch) {
   if (threadIdx.x == 0) {
     scratch.smallest = ~0ull;
     scratch.largest = 0;
@@ -49,10 +73,13 @@ __device__ __noinline__ std::uint64_t block_cut(const std::uint64_t* keys, std::
   __syncthreads();
   unsigned long long smallest = ~0ull;
   unsigned long long largest = 0;
+  std::uint32_t there = 0;
 #pragma unroll 1
   for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
-    smallest = min(smallest, static_cast<unsigned long long>(keys[i]));
-    largest = max(largest, static_cast<unsigned long long>(keys[i]));
+    const unsigned long long key = keys[i];
+    there += key != core::kNoRow;
+    smallest = min(smallest, key - 1);  // kNoRow wraps to the largest
+    largest = max(largest, key);
   }
 #pragma unroll 1
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -63,32 +90,16 @@ __device__ __noinline__ std::uint64_t block_cut(const std::uint64_t* keys, std::
     atomicMin(&scratch.smallest, smallest);
     atomicMax(&scratch.largest, largest);
   }
-  __syncthreads();
-  std::uint64_t low = scratch.smallest;  // reached by all
-  std::uint32_t low_count = n;
-  std::uint64_t high = scratch.largest;  // reached by one: the answer if k == 1
-  std::uint32_t high_count = 1;
-  if (k == 1) return high;
+  int phase = 0;
+  there = block_sum<Threads>(there, scratch, phase);
+  if (there <= k) return 1;
+  return search_cut(scratch.smallest + 1, there, scratch.largest, k, min(slack, (there - k) / 2),
+                    [&](std::uint64_t cut) {
+                      std::uint32_t count = 0;
 #pragma unroll 1
-  for (int turn = 0; low_count != k; turn++) {  // distinct keys: the exact count is always found
-    const float guess = (static_cast<float>(low_count - k) + 0.5f) / static_cast<float>(low_count - high_count);
-    const float fraction = turn % 3 == 2 ? 0.5f : fminf(0.95f, fmaxf(0.05f, guess));
-    const std::uint64_t width = high - low;
-    std::uint64_t step = static_cast<std::uint64_t>(static_cast<float>(width) * fraction);
-    step = min(max(step, std::uint64_t{1}), width > 1 ? width - 1 : 1);
-    std::uint32_t count = 0;
-#pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < n; i += Threads) count += keys[i] >= low + step;
-    count = block_sum<Threads>(count, scratch, phase);
-    if (count >= k) {
-      low += step;
-      low_count = count;
-    } else {
-      high = low + step;
-      high_count = count;
-    }
-  }
-  return low;
+                      for (std::uint32_t i = threadIdx.x; i < n; i += Threads) count += keys[i] >= cut;
+                      return block_sum<Threads>(count, scratch, phase);
+                    });
 }
 
 /// The same for keys that lie anywhere and are visited: a radix search by digits of eight bits, each a pass over the
@@ -141,7 +152,118 @@ __device__ __noinline__ std::uint64_t block_cut_radix(Visit visit, std::uint32_t
   return prefix;
 }
 
-/// Sorts `keys[0, n)` in shared memory, largest first; n is a power of two.
+inline constexpr int kSortBins = 2048;
+inline constexpr std::uint32_t kMaxInBin = 32;  // more in one bin than this, and counting within bins would be slow
+
+/// What sort_by_bins works in: shared memory.
+struct sort_bins {
+  std::uint32_t start[kSortBins + 1];  // how many keys lie in the bins above
+  std::uint32_t next[kSortBins];       // counts, then where a bin's next key goes
+  std::uint32_t fullest;
+};
+
+/// Orders the best of keys[0, n), largest first: calls write(rank, key) for every rank below k, each once. Bins over
+/// the score's key, then counting within a bin: no barrier a step, as a sorting network would need.
+/// @returns false, and writes nothing, if a bin is too full (ties, or a range that one key stretches), or `room` too
+/// small.
+template <int Threads, class Write>
+__device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k, std::uint64_t* room,
+                             std::uint32_t room_keys, sort_bins& bins, select_scratch<Threads>& scratch, Write write) {
+  constexpr int kPerThread = kSortBins / Threads;
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x == 0) {
+    scratch.smallest = ~0ull;
+    scratch.largest = 0;
+    bins.fullest = 0;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kSortBins; i += Threads) bins.next[i] = 0;
+  __syncthreads();
+  std::uint32_t smallest = ~0u;
+  std::uint32_t largest = 0;
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
+    smallest = min(smallest, core::key_of(keys[i]));
+    largest = max(largest, core::key_of(keys[i]));
+  }
+  smallest = __reduce_min_sync(kFullWarp, smallest);
+  largest = __reduce_max_sync(kFullWarp, largest);
+  if (lane == 0) {
+    atomicMin(&scratch.smallest, static_cast<unsigned long long>(smallest));
+    atomicMax(&scratch.largest, static_cast<unsigned long long>(largest));
+  }
+  __syncthreads();
+  smallest = static_cast<std::uint32_t>(scratch.smallest);
+  largest = static_cast<std::uint32_t>(scratch.largest);
+  const float scale = static_cast<float>(kSortBins - 1) / (static_cast<float>(largest - smallest) + 1.0f);
+  // Bin 0 holds the best: the scale is monotone, and so is the rounding.
+  const auto bin_of = [&](std::uint64_t key) {
+    return min(kSortBins - 1, static_cast<int>(static_cast<float>(largest - core::key_of(key)) * scale));
+  };
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) atomicAdd(&bins.next[bin_of(keys[i])], 1u);
+  __syncthreads();
+
+  // Exclusive sum over the bins.
+  std::uint32_t counts[kPerThread];
+  std::uint32_t mine = 0;
+  std::uint32_t fullest = 0;
+#pragma unroll
+  for (int i = 0; i < kPerThread; i++) {
+    counts[i] = bins.next[threadIdx.x * kPerThread + i];
+    mine += counts[i];
+  }
+  std::uint32_t sum = mine;
+#pragma unroll 1
+  for (int offset = 1; offset < kWarp; offset <<= 1) {
+    const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  if (lane == kWarp - 1) scratch.totals[0][warp] = sum;
+  __syncthreads();
+  std::uint32_t before = sum - mine;
+#pragma unroll 1
+  for (int w = 0; w < warp; w++) before += scratch.totals[0][w];
+#pragma unroll
+  for (int i = 0; i < kPerThread; i++) {
+    bins.start[threadIdx.x * kPerThread + i] = before;
+    bins.next[threadIdx.x * kPerThread + i] = before;
+    if (before < k) {
+      fullest = max(fullest, counts[i]);
+      if (before + counts[i] > room_keys) fullest = ~0u;
+    }
+    before += counts[i];
+  }
+  if (threadIdx.x == Threads - 1) bins.start[kSortBins] = before;
+  fullest = __reduce_max_sync(kFullWarp, fullest);
+  if (lane == 0) atomicMax(&bins.fullest, fullest);
+  __syncthreads();
+  if (bins.fullest > kMaxInBin) return false;
+
+    // The keys of all bins that begin before k, bin by bin; then each finds its rank among its bin's few.
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
+    const int bin = bin_of(keys[i]);
+    if (bins.start[bin] < k) room[atomicAdd(&bins.next[bin], 1u)] = keys[i];
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < min(n, room_keys); i += Threads) {
+    const std::uint64_t key = room[i];
+    const int bin = bin_of(key);
+    const std::uint32_t first = bins.start[bin];
+    const std::uint32_t last = bins.start[bin + 1];
+    if (i < first || i >= last || first >= k) break;  // beyond the placed keys
+    std::uint32_t rank = first;
+#pragma unroll 1
+    for (std::uint32_t j = first; j < last; j++) rank += room[j] > key;
+    if (rank < k) write(rank, key);
+  }
+  return true;
+}
+
+/// Sorts `keys[0, n)` in shared memory, largest first; n is a power of two. For data that sort_by_bins cannot take.
 template <int Threads>
 __device__ void block_sort(std::uint64_t* keys, std::uint32_t n) {
   for (std::uint32_t size = 2; size <= n; size <<= 1) {

@@ -1,8 +1,8 @@
-// The canonical score by a warp, eight lanes a row. See docs/ordering.md for the definition.
+// The canonical score by a warp, `Lanes` lanes a row. See docs/ordering.md for the definition.
 //
-// Lane a of the eight holds the partial sums p[j] of j = 32 v + 4 a + c, v and c in 0..3: sixteen a row. The tree's
-// steps s = 64 and 32 then stay in the lane, s = 16, 8 and 4 cross lanes 4, 2 and 1 apart, and s = 2 and 1 join the
-// components c. Where a lane has several rows, they spread over lanes while they are summed, which saves shuffles.
+// Lane a of a row's lanes holds the partial sums p[j] of j = 4 (Lanes v + a) + c, c in 0..3 and v in 0 .. 32 / Lanes
+// - 1. The tree's first steps then stay in the lane (v), the next cross lanes, and s = 2 and 1 join the components c.
+// Where a lane has several rows, they spread over lanes while they are summed, which saves shuffles.
 #pragma once
 
 #include "core/score.hpp"
@@ -29,10 +29,6 @@ __device__ __forceinline__ void step4(const float4& query, const float4& row, fl
   }
 }
 
-inline constexpr int kLanesPerRow = 8;
-inline constexpr int kRowsPerPass = kWarp / kLanesPerRow;                    ///< rows that a warp holds side by side
-inline constexpr int kQuadsPerLane = core::kPartialSums / 4 / kLanesPerRow;  ///< v: quads of partial sums of a lane
-
 /// Halves the values at each step and adds across lanes `Offset`, Offset / 2, .. `Last` apart.
 template <int N, int Offset, int Last>
 __device__ __forceinline__ void add_across_lanes(float (&values)[N], int lane) {
@@ -56,36 +52,45 @@ __device__ __forceinline__ void add_across_lanes(float (&values)[N], int lane) {
   }
 }
 
+/// Quads of partial sums that a lane holds of a row: v.
+template <int Lanes>
+inline constexpr int kQuadsPerLane = core::kPartialSums / 4 / Lanes;
+
 /// Which of its `RowsPerLane` rows a lane holds after finish_sums.
-template <int RowsPerLane>
+template <int Lanes, int RowsPerLane>
 __device__ __forceinline__ int finished_row(int lane) {
-  return RowsPerLane == 1 ? 0 : (lane % kLanesPerRow) / (kLanesPerRow / RowsPerLane);
+  return lane % Lanes / (Lanes / RowsPerLane);
 }
 
 /// Whether the lane is the first of those that hold the same finished sum.
-template <int RowsPerLane>
+template <int Lanes, int RowsPerLane>
 __device__ __forceinline__ bool leads_finished_row(int lane) {
-  return lane % (kLanesPerRow / RowsPerLane) == 0;
+  return lane % (Lanes / RowsPerLane) == 0;
 }
 
 /// p[0] of a lane's rows after the whole tree; the lane returns that of row finished_row().
-template <int RowsPerLane>
-__device__ __forceinline__ float finish_sums(const float (&sums)[RowsPerLane][kQuadsPerLane][4], int lane) {
+template <int Lanes, int RowsPerLane>
+__device__ __forceinline__ float finish_sums(const float (&sums)[RowsPerLane][kQuadsPerLane<Lanes>][4], int lane) {
+  static_assert(Lanes == 8 || Lanes == 32);
   static_assert(RowsPerLane == 1 || RowsPerLane == 2 || RowsPerLane == 4);
   float values[RowsPerLane * 4];
 #pragma unroll
   for (int r = 0; r < RowsPerLane; r++)
 #pragma unroll
-    for (int c = 0; c < 4; c++)  // s = 64, s = 32
-      values[4 * r + c] = (sums[r][0][c] + sums[r][2][c]) + (sums[r][1][c] + sums[r][3][c]);
-  add_across_lanes<RowsPerLane * 4, 4, 1>(values, lane);  // s = 16, 8, 4
-  if constexpr (RowsPerLane == 4) {
+    for (int c = 0; c < 4; c++) {
+      if constexpr (Lanes == 8)  // s = 64, s = 32
+        values[4 * r + c] = (sums[r][0][c] + sums[r][2][c]) + (sums[r][1][c] + sums[r][3][c]);
+      else
+        values[4 * r + c] = sums[r][0][c];
+    }
+  add_across_lanes<RowsPerLane * 4, Lanes / 2, 1>(values, lane);  // down to s = 4
+  if constexpr (Lanes < RowsPerLane * 4) {
     float pair[2] = {values[0], values[1]};  // c and c + 1; lanes 1 apart differ in c by 2
     add_across_lanes<2, 1, 1>(pair, lane);   // s = 2
     return pair[0] + __shfl_xor_sync(kFullWarp, pair[0], 1);
   } else {
-    const float sum = values[0] + __shfl_xor_sync(kFullWarp, values[0], 4 / RowsPerLane);  // s = 2
-    return sum + __shfl_xor_sync(kFullWarp, sum, 2 / RowsPerLane);
+    const float sum = values[0] + __shfl_xor_sync(kFullWarp, values[0], Lanes / RowsPerLane / 2);  // s = 2
+    return sum + __shfl_xor_sync(kFullWarp, sum, Lanes / RowsPerLane / 4);
   }
 }
 

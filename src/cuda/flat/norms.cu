@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
+constexpr int kLanesPerRow = 8;
+constexpr int kRowsPerPass = kWarp / kLanesPerRow;
 constexpr std::int64_t kRowsPerBlock = kWarps * kRowsPerPass;
 constexpr std::int64_t kMaxBlocks = 65536;  // each strides over the rows beyond
 
@@ -25,18 +27,18 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp) * kRowsPerPass;
        first < count; first += step) {
     const std::int64_t row = first + lane / kLanesPerRow;
-    float sums[1][kQuadsPerLane][4] = {};
+    float sums[1][kQuadsPerLane<kLanesPerRow>][4] = {};
     const unsigned char* from = rows + min(row, count - 1) * stride_bytes;
     for (std::int64_t chunk = 0; chunk < stride_bytes; chunk += kWarp * kQuadBytes) {
 #pragma unroll
-      for (int v = 0; v < kQuadsPerLane; v++) {
+      for (int v = 0; v < kQuadsPerLane<kLanesPerRow>; v++) {
         const std::int64_t at = chunk + (kLanesPerRow * v + lane % kLanesPerRow) * kQuadBytes;
         if (at >= stride_bytes) continue;
         const float4 x = quad<E>::widen(load_streaming(reinterpret_cast<const raw*>(from + at)));
         step4<false>(x, x, sums[0][v]);
       }
     }
-    const float sum = finish_sums<1>(sums, lane);
+    const float sum = finish_sums<kLanesPerRow, 1>(sums, lane);
     if (lane % kLanesPerRow == 0 && row < count) out[row] = core::inverse_norm(sum);
   }
 }

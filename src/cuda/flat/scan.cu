@@ -1,16 +1,15 @@
-// Exact search for one query: one launch, one pass over the rows, selection fused into the scan, last block merges.
+// Exact search for one query: one pass over the rows with selection fused in; a second, tiny kernel merges.
 //
-// Why it is fast: the rows stream through shared memory by bulk copies, about 190 KB in flight on each multiprocessor,
+// Why it is fast: the rows stream through shared memory by bulk copies, some 150 KB in flight on each multiprocessor,
 // with no block-wide barrier; each row costs a few shuffles and one comparison with a threshold that only rises.
-// Steps of a warp: await its stage -> four rows at a time: partial sums -> tree -> key -> append if above the
+// Steps of a warp: await its stage -> a few rows at a time: partial sums -> tree -> key -> append if above the
 // threshold -> refill the stage. Now and then one warp publishes its block's best keys and, in one block of eight,
-// raises the common threshold to the k-th best of all published ones: distinct rows, so a valid lower bound.
-// End of a block: cut its list by the threshold (and to its own k best if still long), write it to the block's slots,
-// draw a ticket; the last block merges all slots, sorts, writes scores and labels, and resets the workspace.
+// raises the common threshold to about the k-th best of all published ones: distinct rows, so a valid lower bound.
+// End of a block: cut its list by the threshold, sort it if short, write it to the block's slots. See scan_merge.cu for
+// what follows; it is launched with the scan, and fetches its instructions while the scan runs.
 // Nothing is ever dropped: what does not fit a block's list in shared memory goes to its spill, sized for all its rows.
 // Limit: bytes of the rows over read bandwidth; measured share: see docs/kernels.md.
 #include <algorithm>
-#include <bit>
 
 #include "core/order.hpp"
 #include "core/score.hpp"
@@ -19,6 +18,7 @@
 #include "cuda/device/element.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/flat/scan.hpp"
+#include "cuda/flat/scan_merge.cuh"
 #include "cuda/runtime/check.cuh"
 
 namespace shortlist::cuda {
@@ -26,36 +26,22 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxStages = 4;        // of a warp
-constexpr int kSlotsPerWarp = 16;    // rows that a warp holds at once, at most
-constexpr int kListCapacity = 1024;  // keys of a block in shared memory; the rest spills
-constexpr int kMaxPublished = 16;    // keys a block may publish: 132 x 16 > kScanMaxK
-constexpr int kMaxBlocks = 160;      // one per multiprocessor; later GPUs have a few more than Hopper's 132
-constexpr std::uint32_t kDrawsPerLook =
-    16;                                   // at every draw, the loads of the common threshold slow the scan by a tenth
-constexpr std::uint32_t kPressure = 512;  // appended keys after which the threshold is raised out of turn
-constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
-
-/// The part of the workspace that all blocks share. Zero between launches.
-struct scan_control {
-  unsigned long long threshold;  // a key that k published rows reach
-  std::uint32_t ticket;
-};
+constexpr int kMaxStages = 4;                // of a warp
+constexpr int kSlotsPerWarp = 16;            // rows that a warp holds at once, at most
+constexpr int kListCapacity = 512;           // keys of a block in shared memory; the rest spills
+constexpr std::uint32_t kDrawsPerLook = 16;  // at every draw, loads of the common threshold slow the scan by a tenth
+constexpr std::uint32_t kPressure = 512;     // appended keys after which the threshold is raised out of turn
+constexpr std::int64_t kSharedBytes = 184 * 1024;  // leaves room for the merge on the same multiprocessor
 
 struct scan_args {
   const unsigned char* rows;
   const float* inverse_norms;
-  const std::int64_t* ids;
   const float* query;  // null: `inline_query` below holds it
-  float* scores;
-  std::int64_t* labels;
   scan_control* control;
   unsigned long long* published;  // [blocks, kMaxPublished]
   std::uint32_t* slot_counts;     // [blocks]
   std::uint64_t* slots;           // [blocks, slot_capacity]
   std::uint64_t* spill;           // [blocks, spill_capacity]
-  std::uint32_t* done_word;
-  std::uint32_t done_value;
   std::int64_t row_stride_bytes;
   std::uint32_t count;
   std::int32_t dim;
@@ -79,8 +65,7 @@ struct alignas(16) scan_shared {
   std::uint64_t slot_best[kWarps * kSlotsPerWarp];  // the best key of every (warp, row slot)
   std::int32_t stage_group[kWarps * kMaxStages];    // which group of rows a stage holds; -1: none left
   select_scratch<kThreads> select;
-  std::uint32_t offsets[kMaxBlocks + 1];
-  std::uint32_t published_high[kMaxBlocks * kMaxPublished];
+  std::uint64_t published[kMaxBlocks * kMaxPublished];  // a warp's copy while it raises the threshold
   unsigned long long threshold;
   float query_inverse_norm;
   std::uint32_t next_draw;
@@ -88,8 +73,6 @@ struct alignas(16) scan_shared {
   std::uint32_t refreshed_at;  // list_count at the last refresh
   std::uint32_t refresh_lock;
   std::uint32_t kept;
-  std::uint32_t gathered;
-  std::uint32_t is_last;
 };
 
 /// A block's list: `list` in shared memory, then its spill.
@@ -106,68 +89,53 @@ __device__ __forceinline__ block_list list_of(const scan_args& args, scan_shared
 }
 
 /// Publishes, for each of the block's `publish` sets of row slots, the best key seen. A key belongs to one set only,
-/// and a set's best only rises, so that readers never count a row twice, whenever they look.
-__device__ void publish_best(const scan_args& args, const scan_shared& shared, int lane) {
+/// and a set's best only rises, so that readers never count a row twice, whenever they look. One warp.
+__device__ __forceinline__ void publish_best(const scan_args& args, const scan_shared& shared, int lane) {
   const volatile std::uint64_t* best = shared.slot_best;
-  if (lane >= args.publish) return;
+  const int slots = args.warps * args.warp_rows;
   std::uint64_t key = core::kNoRow;
-  for (int i = lane; i < args.warps * args.warp_rows; i += args.publish) key = max(key, best[i]);
+#pragma unroll 2
+  for (int i = lane; i < slots; i += kWarp) key = max(key, best[i]);
+#pragma unroll 1
+  for (int offset = kWarp / 2; offset >= args.publish; offset /= 2)  // publish is a power of two
+    key = max(key, __shfl_xor_sync(kFullWarp, key, offset));
   volatile unsigned long long* mine = args.published + blockIdx.x * kMaxPublished;
-  mine[lane] = key;
+  if (lane < args.publish) mine[lane] = key;
 }
 
-/// The largest threshold that at least k of the published keys reach; 0 if fewer than k are published. One warp.
-__device__ std::uint64_t published_cut(const scan_args& args, scan_shared& shared, int lane) {
+/// A threshold that at least k of the published keys reach; 0 if fewer than k are published. One warp.
+__device__ __forceinline__ std::uint64_t published_cut(const scan_args& args, scan_shared& shared, int lane) {
   const int n = gridDim.x * args.publish;
   const std::uint32_t k = args.k;
-  const auto published = [&](int i) {
-    return static_cast<std::uint64_t>(__ldcg(args.published + i / args.publish * kMaxPublished + i % args.publish));
-  };
-  std::uint32_t* high_words = shared.published_high;
   std::uint32_t there = 0;
-#pragma unroll 8
+  unsigned long long smallest = ~0ull;
+  unsigned long long largest = 0;
+#pragma unroll 4
   for (int i = lane; i < n; i += kWarp) {
-    const std::uint64_t key = published(i);
-    high_words[i] = core::key_of(key);
+    const std::uint64_t key = published_key(args.published, args.publish, i);
+    shared.published[i] = key;
     there += key != core::kNoRow;
+    smallest = min(smallest, static_cast<unsigned long long>(key - 1));  // kNoRow wraps to the largest
+    largest = max(largest, static_cast<unsigned long long>(key));
   }
   __syncwarp();
   there = __reduce_add_sync(kFullWarp, there);
   if (there < k) return 0;
-  std::uint32_t high = 0;
-  std::uint32_t reached = there;  // keys that reach the cut so far
-  for (int bit = 31; bit >= 0 && reached != k; bit--) {
-    const std::uint32_t candidate = high | (1u << bit);
+#pragma unroll 1
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    smallest = min(smallest, __shfl_xor_sync(kFullWarp, smallest, offset));
+    largest = max(largest, __shfl_xor_sync(kFullWarp, largest, offset));
+  }
+  return search_cut(smallest + 1, there, largest, k, slack_of(k), [&](std::uint64_t cut) {
     std::uint32_t count = 0;
 #pragma unroll 4
-    for (int i = lane; i < n; i += kWarp) count += high_words[i] >= candidate;
-    count = __reduce_add_sync(kFullWarp, count);
-    if (count >= k) {
-      high = candidate;
-      reached = count;
-    }
-  }
-  std::uint64_t cut = static_cast<std::uint64_t>(high) << 32;
-  for (int bit = 31; bit >= 0 && reached != k; bit--) {  // ties at the border: the smaller positions win
-    const std::uint64_t candidate = cut | (std::uint64_t{1} << bit);
-    std::uint32_t count = 0;
-#pragma unroll 8
-    for (int i = lane; i < n; i += kWarp) count += published(i) >= candidate;
-    count = __reduce_add_sync(kFullWarp, count);
-    if (count >= k) {
-      cut = candidate;
-      reached = count;
-    }
-  }
-  return cut;
-}
-
-__device__ __forceinline__ unsigned long long common_threshold(const scan_args& args) {
-  return *reinterpret_cast<volatile unsigned long long*>(&args.control->threshold);
+    for (int i = lane; i < n; i += kWarp) count += shared.published[i] >= cut;
+    return __reduce_add_sync(kFullWarp, count);
+  });
 }
 
 /// Publishes the block's best keys and, if `raise`, lifts the common threshold. One warp at a time; others go on.
-__device__ __noinline__ void refresh_threshold(const scan_args& args, scan_shared& shared, int lane, bool raise) {
+__device__ __forceinline__ void refresh_threshold(const scan_args& args, scan_shared& shared, int lane, bool raise) {
   int free = 1;
   if (lane == 0) free = atomicCAS(&shared.refresh_lock, 0u, 1u) == 0u;
   if (!__shfl_sync(kFullWarp, free, 0)) return;
@@ -175,7 +143,7 @@ __device__ __noinline__ void refresh_threshold(const scan_args& args, scan_share
   __syncwarp();
   const std::uint64_t threshold = raise ? published_cut(args, shared, lane) : 0;
   if (lane == 0) {
-    const std::uint64_t common = common_threshold(args);
+    const std::uint64_t common = common_threshold(args.control);
     if (threshold > common) atomicMax(&args.control->threshold, threshold);
     atomicMax(&shared.threshold, max(threshold, common));
     shared.refreshed_at = *reinterpret_cast<volatile std::uint32_t*>(&shared.list_count);
@@ -185,45 +153,33 @@ __device__ __noinline__ void refresh_threshold(const scan_args& args, scan_share
   __syncwarp();
 }
 
-/// The cut that all blocks' published keys give, by the whole block; 1 if fewer than k are published. `room` is shared
-/// memory for kMaxBlocks x kMaxPublished keys.
-__device__ std::uint64_t block_published_cut(const scan_args& args, scan_shared& shared, std::uint64_t* room) {
-  constexpr int kPerThread = (kMaxBlocks * kMaxPublished + kThreads - 1) / kThreads;
-  const int n = gridDim.x * args.publish;
-  if (threadIdx.x == 0) shared.gathered = 0;
-  __syncthreads();
-  std::uint64_t keys[kPerThread];
-#pragma unroll
-  for (int i = 0; i < kPerThread; i++) {
-    const int j = i * kThreads + threadIdx.x;
-    keys[i] = j < n ? __ldcg(args.published + j / args.publish * kMaxPublished + j % args.publish) : core::kNoRow;
-  }
-#pragma unroll
-  for (int i = 0; i < kPerThread; i++)
-    if (keys[i] != core::kNoRow) room[atomicAdd(&shared.gathered, 1u)] = keys[i];
-  __syncthreads();
-  const std::uint32_t there = shared.gathered;
-  return there < static_cast<std::uint32_t>(args.k) ? 1 : block_cut<kThreads>(room, there, args.k, shared.select);
-}
-
 /// The block's last word: its final best, the threshold that all blocks have reached by now, and, where its list is
 /// still too long for its slots, what the published keys say.
-__device__ __noinline__ void refresh_at_end(const scan_args& args, scan_shared& shared, std::uint64_t* room) {
-  if (threadIdx.x < kWarp) publish_best(args, shared, threadIdx.x);
-  if (threadIdx.x == kWarp) atomicMax(&shared.threshold, common_threshold(args));
-  if (shared.list_count > static_cast<std::uint32_t>(args.slot_capacity)) {
-    const std::uint64_t cut = block_published_cut(args, shared, room);
-    if (threadIdx.x == 0) {
-      atomicMax(&args.control->threshold, cut);
-      atomicMax(&shared.threshold, cut);
-    }
+__device__ __forceinline__ void refresh_at_end(const scan_args& args, scan_shared& shared) {
+  if (threadIdx.x < kWarp) {
+    const int lane = threadIdx.x;
+    publish_best(args, shared, lane);
+    std::uint64_t threshold = common_threshold(args.control);
+    if (shared.list_count > static_cast<std::uint32_t>(args.slot_capacity))
+      threshold = max(threshold, published_cut(args, shared, lane));
+    if (lane == 0) atomicMax(&shared.threshold, static_cast<unsigned long long>(threshold));
   }
   __syncthreads();
 }
 
-/// How many rows a lane holds at once: sixteen bytes of rows beside each four query elements, whatever the type.
+/// Lanes of a row. All of the warp where a row's chunk fills the banks; eight where it is narrow, which saves most of
+/// the tree's instructions: they, not memory, would limit the narrow types.
 template <element_type E>
-inline constexpr int kRowsPerLane = 16 / sizeof(typename quad<E>::raw);
+inline constexpr int kLanesPerRow = E == element_type::f32 ? 32 : 8;
+template <element_type E>
+inline constexpr int kRowsPerPass = kWarp / kLanesPerRow<E>;  // rows that a warp holds side by side
+template <element_type E>
+inline constexpr int kQuads = kQuadsPerLane<kLanesPerRow<E>>;
+/// Rows that a lane holds at once: the query's elements are read once for all of them.
+template <element_type E>
+inline constexpr int kRowsPerLane = E == element_type::f32 ? 4 : 16 / sizeof(typename quad<E>::raw);
+template <element_type E>
+using partial_sums = float[kRowsPerLane<E>][kQuads<E>][4];
 
 /// Chunks of 128 elements that a lane loads ahead without bulk copies: as many as its registers hold.
 template <element_type E>
@@ -235,27 +191,27 @@ inline constexpr int kDirectChunks = E == element_type::f32 ? 3
 /// rows of a pass start at different quads; the tree is the same for any exclusive-or of v, since pairs stay pairs.
 template <element_type E>
 __device__ __forceinline__ int quad_of(int v, int lane) {
-  const int turned = E == element_type::f32 ? v : v ^ (lane / kLanesPerRow);
-  return turned * kLanesPerRow + lane % kLanesPerRow;
+  return (v ^ (lane / kLanesPerRow<E>)) * kLanesPerRow<E> + lane % kLanesPerRow<E>;
 }
 
-/// Partial sums of rows in shared memory, `stride` bytes apart: row r of the lane is row r * kRowsPerPass + lane / 8.
+/// Partial sums of rows in shared memory, `stride` bytes apart: row r of the lane is row r * kRowsPerPass + lane /
+/// kLanesPerRow.
 template <element_type E, bool L2>
 __device__ __forceinline__ void sums_from_shared(const unsigned char* rows, int stride, const float4* query, int lane,
-                                                 float (&sums)[kRowsPerLane<E>][kQuadsPerLane][4]) {
+                                                 partial_sums<E>& sums) {
   using raw = typename quad<E>::raw;
   constexpr int kChunkBytes = kWarp * sizeof(raw);
-  const unsigned char* mine = rows + lane / kLanesPerRow * stride;
+  const unsigned char* mine = rows + lane / kLanesPerRow<E> * stride;
   const int whole = stride / kChunkBytes;
 #pragma unroll 1
   for (int t = 0; t < whole; t++) {
 #pragma unroll
-    for (int v = 0; v < kQuadsPerLane; v++) {
+    for (int v = 0; v < kQuads<E>; v++) {
       const int at = quad_of<E>(v, lane);
       const float4 q = query[t * kWarp + at];
 #pragma unroll
       for (int r = 0; r < kRowsPerLane<E>; r++) {
-        const auto* x = reinterpret_cast<const raw*>(mine + r * kRowsPerPass * stride + t * kChunkBytes) + at;
+        const auto* x = reinterpret_cast<const raw*>(mine + r * kRowsPerPass<E> * stride + t * kChunkBytes) + at;
         step4<L2>(q, quad<E>::widen(*x), sums[r][v]);
       }
     }
@@ -263,12 +219,12 @@ __device__ __forceinline__ void sums_from_shared(const unsigned char* rows, int 
   const int rest = stride - whole * kChunkBytes;  // the last chunk, if partial: zeros beyond the row take no step
   if (rest == 0) return;
 #pragma unroll
-  for (int v = 0; v < kQuadsPerLane; v++) {
+  for (int v = 0; v < kQuads<E>; v++) {
     const int at = quad_of<E>(v, lane);
     const float4 q = query[whole * kWarp + at];
 #pragma unroll
     for (int r = 0; r < kRowsPerLane<E>; r++) {
-      const auto* x = reinterpret_cast<const raw*>(mine + r * kRowsPerPass * stride + whole * kChunkBytes) + at;
+      const auto* x = reinterpret_cast<const raw*>(mine + r * kRowsPerPass<E> * stride + whole * kChunkBytes) + at;
       if (at * static_cast<int>(sizeof(raw)) < rest) step4<L2>(q, quad<E>::widen(*x), sums[r][v]);
     }
   }
@@ -277,32 +233,31 @@ __device__ __forceinline__ void sums_from_shared(const unsigned char* rows, int 
 /// The same straight from global memory, for rows too long for the ring of stages.
 template <element_type E, bool L2>
 __device__ __forceinline__ void sums_from_global(const unsigned char* rows, std::int64_t stride, int rows_left,
-                                                 const float4* query, int lane,
-                                                 float (&sums)[kRowsPerLane<E>][kQuadsPerLane][4]) {
+                                                 const float4* query, int lane, partial_sums<E>& sums) {
   using raw = typename quad<E>::raw;
   constexpr int kChunkBytes = kWarp * sizeof(raw);
-  const unsigned char* mine = rows + lane / kLanesPerRow * stride;
+  const unsigned char* mine = rows + lane / kLanesPerRow<E> * stride;
   for (std::int64_t chunk = 0; chunk < stride;
        chunk += kDirectChunks<E> * kChunkBytes, query += kDirectChunks<E> * kWarp) {
-    raw x[kDirectChunks<E>][kQuadsPerLane][kRowsPerLane<E>];
+    raw x[kDirectChunks<E>][kQuads<E>][kRowsPerLane<E>];
 #pragma unroll
     for (int t = 0; t < kDirectChunks<E>; t++)
 #pragma unroll
-      for (int v = 0; v < kQuadsPerLane; v++) {
+      for (int v = 0; v < kQuads<E>; v++) {
         const std::int64_t at =
-            chunk + t * kChunkBytes + (v * kLanesPerRow + lane % kLanesPerRow) * static_cast<int>(sizeof(raw));
+            chunk + t * kChunkBytes + (v * kLanesPerRow<E> + lane % kLanesPerRow<E>)*static_cast<int>(sizeof(raw));
 #pragma unroll
         for (int r = 0; r < kRowsPerLane<E>; r++) {
           x[t][v][r] = raw{};
-          if (at < stride && r * kRowsPerPass + lane / kLanesPerRow < rows_left)
-            x[t][v][r] = load_streaming(reinterpret_cast<const raw*>(mine + r * kRowsPerPass * stride + at));
+          if (at < stride && r * kRowsPerPass<E> + lane / kLanesPerRow<E> < rows_left)
+            x[t][v][r] = load_streaming(reinterpret_cast<const raw*>(mine + r * kRowsPerPass<E> * stride + at));
         }
       }
 #pragma unroll
     for (int t = 0; t < kDirectChunks<E>; t++)
 #pragma unroll
-      for (int v = 0; v < kQuadsPerLane; v++) {
-        const int at = v * kLanesPerRow + lane % kLanesPerRow;
+      for (int v = 0; v < kQuads<E>; v++) {
+        const int at = v * kLanesPerRow<E> + lane % kLanesPerRow<E>;
         if (chunk + t * kChunkBytes + at * static_cast<int>(sizeof(raw)) >= stride) continue;
         const float4 q = query[t * kWarp + at];
 #pragma unroll
@@ -343,23 +298,21 @@ __device__ void place_query(const scan_args& args, const query_head& head, float
   __syncthreads();
   if (args.by != metric::cosine) return;
   if (threadIdx.x < kWarp) {
-    float sums[1][kQuadsPerLane][4] = {};
+    float sums[1][1][4] = {};
     const auto* q4 = reinterpret_cast<const float4*>(query);
-    for (int t = 0; t < padded / core::kPartialSums; t++) {
-#pragma unroll
-      for (int v = 0; v < kQuadsPerLane; v++) {  // four times the same row; the padding's square is +0: no step
-        const float4 q = q4[t * kWarp + v * kLanesPerRow + threadIdx.x % kLanesPerRow];
-        step4<false>(q, q, sums[0][v]);
-      }
+    for (int t = 0; t < padded / core::kPartialSums; t++) {  // the padding's square is +0: no step
+      const float4 q = q4[t * kWarp + threadIdx.x];
+      step4<false>(q, q, sums[0][0]);
     }
-    const float sum = finish_sums<1>(sums, threadIdx.x);
+    const float sum = finish_sums<kWarp, 1>(sums, threadIdx.x);
     if (threadIdx.x == 0) shared.query_inverse_norm = core::inverse_norm(sum);
   }
   __syncthreads();
 }
 
-/// Cuts the block's list by the threshold, and to its own k best where the slots cannot hold it, into the slots.
-__device__ __noinline__ void write_slots(const scan_args& args, scan_shared& shared) {
+/// Cuts the block's list by the threshold, and to its own k best where the slots cannot hold it, into the slots: best
+/// first where few remain, so that the merge reads no more of them than it needs. `room` is the ring's memory.
+__device__ __forceinline__ void write_slots(const scan_args& args, scan_shared& shared, std::uint64_t* room) {
   const block_list list = list_of(args, shared);
   const std::uint32_t count = shared.list_count;
   std::uint64_t cut = max(static_cast<std::uint64_t>(shared.threshold), std::uint64_t{1});
@@ -378,147 +331,34 @@ __device__ __noinline__ void write_slots(const scan_args& args, scan_shared& sha
       cut = max(cut, block_cut_radix<kThreads>(visit, args.k, shared.select));
     }
   }
-  std::uint64_t* slots = args.slots + static_cast<std::int64_t>(blockIdx.x) * args.slot_capacity;
+#pragma unroll 1
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) {
     const std::uint64_t key = list[i];
-    if (key >= cut) slots[atomicAdd(&shared.kept, 1u)] = key;
+    if (key >= cut) room[atomicAdd(&shared.kept, 1u)] = key;
   }
   __syncthreads();
-  if (threadIdx.x == 0) args.slot_counts[blockIdx.x] = shared.kept;
-}
-
-/// Writes list entry i: score and label, or padding for i >= found.
-__device__ __forceinline__ void write_result(const scan_args& args, int i, std::uint64_t key) {
-  if (key == core::kNoRow) {
-    args.scores[i] = core::worst_score(args.by);
-    args.labels[i] = core::kNoId;
-    return;
-  }
-  const std::uint32_t position = core::position_of(key);
-  args.scores[i] = core::score_from_key(core::key_of(key), args.by);
-  args.labels[i] = args.ids ? args.ids[position] : static_cast<std::int64_t>(position);
-}
-
-/// Where each block's keys begin among all: shared.offsets[0 .. blocks], an exclusive sum of the slot counts.
-__device__ void place_slots(const scan_args& args, scan_shared& shared) {
-  const int blocks = gridDim.x;
-  const int warp = threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  const int b = threadIdx.x;
-  const std::uint32_t mine = b < blocks ? __ldcg(args.slot_counts + b) : 0;
-  std::uint32_t sum = mine;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset <<= 1) {
-    const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
-    if (lane >= offset) sum += other;
-  }
-  if (lane == kWarp - 1) shared.select.totals[0][warp] = sum;
-  __syncthreads();
-  std::uint32_t before = 0;
-  for (int w = 0; w < warp; w++) before += shared.select.totals[0][w];
-  if (b <= blocks) shared.offsets[b] = before + sum - mine;
-  __syncthreads();
-}
-
-/// Sorts the `found` keys in `best` by counting how many are better: several threads a key, no barrier between steps.
-__device__ void rank_and_write(const scan_args& args, const std::uint64_t* best, std::uint32_t found) {
-  int helpers = 1;
-  while (helpers < kWarp && found * helpers * 2 <= kThreads) helpers *= 2;
-  const std::uint32_t i = threadIdx.x / helpers;
-  const std::uint64_t mine = i < found ? best[i] : core::kNoRow;
-  std::uint32_t rank = 0;
-#pragma unroll 2
-  for (std::uint32_t j = threadIdx.x % helpers; j < found; j += helpers) rank += best[j] > mine;
-  for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
-  if (i < found && threadIdx.x % helpers == 0 && rank < static_cast<std::uint32_t>(args.k))
-    write_result(args, static_cast<int>(rank), mine);
-}
-
-/// Merges the slots of all blocks. `gathered` is the ring's memory.
-__device__ __noinline__ void merge_slots(const scan_args& args, scan_shared& shared, std::uint64_t* gathered) {
-  const int blocks = gridDim.x;
-  const std::uint32_t k = args.k;
-  const std::uint32_t capacity = args.ring_bytes / sizeof(std::uint64_t) - kScanMaxK;
-  std::uint64_t* best = gathered + capacity;  // the k best, unsorted, then sorted
-  if (threadIdx.x == 0) shared.kept = 0;
-  place_slots(args, shared);
-  const std::uint32_t total = shared.offsets[blocks];
-  // What all blocks have published by now cuts most of what they kept.
-  std::uint64_t cut = max(static_cast<std::uint64_t>(common_threshold(args)), std::uint64_t{1});
-  if (total > k) cut = max(cut, block_published_cut(args, shared, gathered));
-  __syncthreads();  // `gathered` held the published keys
-
-  // A few threads a block; each loads several keys ahead, since their latency is all that this step costs.
-  const int helpers = max(1, kThreads / blocks);
-  const auto visit = [&](auto&& f) {
-    constexpr int kAhead = 8;
-    for (int b = threadIdx.x / helpers; b < blocks; b += kThreads / helpers) {
-      const std::uint64_t* slots = args.slots + static_cast<std::int64_t>(b) * args.slot_capacity;
-      const std::uint32_t n = shared.offsets[b + 1] - shared.offsets[b];
-#pragma unroll 1
-      for (std::uint32_t i = threadIdx.x % helpers; i < n; i += kAhead * helpers) {
-        std::uint64_t keys[kAhead];
-#pragma unroll
-        for (int j = 0; j < kAhead; j++) keys[j] = i + j * helpers < n ? __ldcg(slots + i + j * helpers) : core::kNoRow;
-#pragma unroll
-        for (int j = 0; j < kAhead; j++) f(keys[j] >= cut ? keys[j] : core::kNoRow);
-      }
-    }
-  };
-  visit([&](std::uint64_t key) {
-    if (key == core::kNoRow) return;
-    const std::uint32_t at = atomicAdd(&shared.kept, 1u);
-    if (at < capacity) gathered[at] = key;
-  });
-  __syncthreads();
-  std::uint32_t found = shared.kept;
-  if (found <= kThreads / 2) {
-    rank_and_write(args, gathered, found);
-    found = min(found, k);
+  const std::uint32_t kept = shared.kept;
+  std::uint64_t* slots = args.slots + static_cast<std::int64_t>(blockIdx.x) * args.slot_capacity;
+  if (kept > kSortedSlots) {
+    for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) slots[i] = room[i];
   } else {
-    std::uint64_t exact = 1;
-    if (found > k) {
-      exact = found <= capacity ? block_cut<kThreads>(gathered, found, k, shared.select)
-                                : block_cut_radix<kThreads>(visit, k, shared.select);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) shared.kept = 0;
-    __syncthreads();
-    const auto keep = [&](std::uint64_t key) {
-      if (key >= exact) best[atomicAdd(&shared.kept, 1u)] = key;
-    };
-    if (found <= capacity) {
-      for (std::uint32_t i = threadIdx.x; i < found; i += kThreads) keep(gathered[i]);
-    } else {
-      visit([&](std::uint64_t key) {
-        if (key != core::kNoRow) keep(key);
-      });
-    }
-    found = min(found, k);
-    std::uint32_t padded = kThreads;
-    while (padded < found) padded <<= 1;
-    for (std::uint32_t i = found + threadIdx.x; i < padded; i += kThreads) best[i] = core::kNoRow;
-    block_sort<kThreads>(best, padded);
-    for (std::uint32_t i = threadIdx.x; i < found; i += kThreads) write_result(args, i, best[i]);
+    int helpers = 1;  // threads that count for one key
+    while (helpers < kWarp && kept * helpers * 2 <= kThreads) helpers *= 2;
+    const std::uint32_t i = threadIdx.x / helpers;
+    const std::uint64_t mine = i < kept ? room[i] : core::kNoRow;
+    std::uint32_t rank = 0;
+#pragma unroll 2
+    for (std::uint32_t j = threadIdx.x % helpers; j < kept; j += helpers) rank += room[j] > mine;
+#pragma unroll 1
+    for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
+    if (i < kept && threadIdx.x % helpers == 0) slots[rank] = mine;
   }
-  for (std::uint32_t i = found + threadIdx.x; i < k; i += kThreads) write_result(args, i, core::kNoRow);
-}
-
-/// Leaves the workspace as it was found, and tells the host.
-__device__ void finish_scan(const scan_args& args) {
-  for (int i = threadIdx.x; i < static_cast<int>(gridDim.x) * kMaxPublished; i += kThreads) args.published[i] = 0;
-  if (threadIdx.x == 0) *args.control = scan_control{};
-  if (!args.done_word) return;
-  __threadfence_system();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    *reinterpret_cast<volatile std::uint32_t*>(args.done_word) = args.done_value;
-    __threadfence_system();
-  }
+  if (threadIdx.x == 0) args.slot_counts[blockIdx.x] = kept;
 }
 
 template <element_type E, bool L2, bool Bulk>
 __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_constant__ scan_args args) {
+  cudaTriggerProgrammaticLaunchCompletion();  // the merge may come and wait
   extern __shared__ __align__(128) unsigned char memory[];
   unsigned char* ring = memory;
   auto& shared = *reinterpret_cast<scan_shared*>(memory + args.ring_bytes);
@@ -572,9 +412,9 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
   place_query(args, head, query, shared);
   const float query_inverse_norm = shared.query_inverse_norm;
   const block_list list = list_of(args, shared);
-  constexpr int kRowsAtOnce = kRowsPerPass * kRowsPerLane<E>;
-  const int my_row = finished_row<kRowsPerLane<E>>(lane) * kRowsPerPass + lane / kLanesPerRow;
-  const bool leads = leads_finished_row<kRowsPerLane<E>>(lane);
+  constexpr int kRowsAtOnce = kRowsPerPass<E> * kRowsPerLane<E>;
+  const int my_row = finished_row<kLanesPerRow<E>, kRowsPerLane<E>>(lane) * kRowsPerPass<E> + lane / kLanesPerRow<E>;
+  const bool leads = leads_finished_row<kLanesPerRow<E>, kRowsPerLane<E>>(lane);
   std::uint64_t my_best = core::kNoRow;
 
   if (warp < args.warps) {
@@ -587,7 +427,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
       std::uint32_t draw = 0;
       if (lane == 0) draw = atomicAdd(&shared.next_draw, 1u);
       unsigned long long common = 0;  // now and then somebody looks at the threshold that all blocks share
-      if (lane == 0 && draw % kDrawsPerLook == 0) common = common_threshold(args);
+      if (lane == 0 && draw % kDrawsPerLook == 0) common = common_threshold(args.control);
       if constexpr (Bulk) barrier_wait(&shared.barriers[slot], parity);
       const unsigned char* staged = ring + slot * stage_bytes;
       std::uint32_t appended = 0;
@@ -596,7 +436,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
         const std::int64_t first = static_cast<std::int64_t>(group) * stage_rows + r0;
         if (first >= args.count) break;
         const std::int64_t row = first + my_row;
-        float sums[kRowsPerLane<E>][kQuadsPerLane][4] = {};
+        partial_sums<E> sums = {};
         float row_inverse_norm = 0.0f;
         if constexpr (Bulk) {
           if (args.inverse_norms)
@@ -607,8 +447,8 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
           sums_from_global<E, L2>(args.rows + first * stride, stride,
                                   static_cast<int>(min(args.count - first, std::int64_t{kRowsAtOnce})), q4, lane, sums);
         }
-        const float score =
-            score_of(finish_sums<kRowsPerLane<E>>(sums, lane), args.by, query_inverse_norm, row_inverse_norm);
+        const float score = score_of(finish_sums<kLanesPerRow<E>, kRowsPerLane<E>>(sums, lane), args.by,
+                                     query_inverse_norm, row_inverse_norm);
         const std::uint64_t key = core::row_key(core::score_key(score, args.by), static_cast<std::uint32_t>(row));
         const bool passes =
             leads && row < args.count && key > *reinterpret_cast<volatile unsigned long long*>(&shared.threshold);
@@ -647,16 +487,20 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
     }
   }
   __syncthreads();
-  refresh_at_end(args, shared, reinterpret_cast<std::uint64_t*>(ring));
-  write_slots(args, shared);
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) shared.is_last = atomicAdd(&args.control->ticket, 1u) == gridDim.x - 1;
-  __syncthreads();
-  if (!shared.is_last) return;
-  __threadfence();
-  merge_slots(args, shared, reinterpret_cast<std::uint64_t*>(ring));
-  finish_scan(args);
+  refresh_at_end(args, shared);
+  write_slots(args, shared, reinterpret_cast<std::uint64_t*>(ring));
+}
+
+template <element_type E>
+constexpr int rows_at_once_of() {
+  return kRowsPerPass<E> * kRowsPerLane<E>;
+}
+constexpr int rows_at_once_of(element_type type) {
+  switch (size_bytes(type)) {
+    case 4: return rows_at_once_of<element_type::f32>();
+    case 2: return rows_at_once_of<element_type::f16>();
+    default: return rows_at_once_of<element_type::i8>();
+  }
 }
 
 /// How the ring is cut into stages. Measured on an H200: 6 to 16 KB a stage, about 190 KB in flight.
@@ -733,7 +577,7 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
   const std::int64_t padded_dim = (corpus.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
   const std::int64_t fixed_bytes = sizeof(scan_shared) + padded_dim * sizeof(float);
   const std::int64_t ring_bytes = (kSharedBytes - fixed_bytes) / 128 * 128;
-  const int rows_at_once = kRowsPerPass * 4 / static_cast<int>(size_bytes(corpus.type));
+  const int rows_at_once = rows_at_once_of(corpus.type);
   const ring_shape ring =
       choose_ring(corpus.row_stride_bytes, corpus.inverse_norms ? sizeof(float) : 0, rows_at_once, ring_bytes);
   auto* base = static_cast<unsigned char*>(workspace);
@@ -742,17 +586,12 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
   scan_args args{};
   args.rows = static_cast<const unsigned char*>(corpus.rows);
   args.inverse_norms = corpus.inverse_norms;
-  args.ids = corpus.ids;
   args.query = host_query ? nullptr : request.queries;
-  args.scores = request.scores;
-  args.labels = request.ids;
   args.control = reinterpret_cast<scan_control*>(base);
   args.published = reinterpret_cast<unsigned long long*>(base + at.published);
   args.slot_counts = reinterpret_cast<std::uint32_t*>(base + at.slot_counts);
   args.slots = reinterpret_cast<std::uint64_t*>(base + at.slots);
   args.spill = reinterpret_cast<std::uint64_t*>(base + at.spill);
-  args.done_word = done.word;
-  args.done_value = done.value;
   args.row_stride_bytes = corpus.row_stride_bytes;
   args.count = static_cast<std::uint32_t>(corpus.count);
   args.dim = static_cast<std::int32_t>(corpus.dim);
@@ -774,6 +613,20 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
         "raising the scan's shared memory");
   kernel<<<blocks, kThreads, kSharedBytes, stream>>>(args);
   check(cudaGetLastError(), "launching the flat scan");
+  launch_scan_merge(stream, {.ids = corpus.ids,
+                             .scores = request.scores,
+                             .labels = request.ids,
+                             .control = args.control,
+                             .published = args.published,
+                             .slot_counts = args.slot_counts,
+                             .slots = args.slots,
+                             .done_word = done.word,
+                             .done_value = done.value,
+                             .blocks = blocks,
+                             .publish = args.publish,
+                             .k = args.k,
+                             .slot_capacity = args.slot_capacity,
+                             .by = args.by});
 }
 
 }  // namespace shortlist::cuda

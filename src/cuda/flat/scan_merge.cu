@@ -1,0 +1,224 @@
+// The end of a one-query scan: one block merges what the scan's blocks kept into the sorted answer.
+//
+// Its cost is latency: of a few dependent loads, and of instructions that no cache holds, some 20 cycles each. So it is
+// launched together with the scan (programmatic dependent launch), goes through its own steps once on made-up keys
+// while the scan runs, which fetches the instructions, then waits for the scan to end and goes through them for real.
+// Steps: a cut from the published keys -> gather what reaches it (blocks with few keys wrote them best first, so
+// reading stops early) -> rank by counting, or by bins where many remain -> scores and labels -> leave the workspace
+// clean. History: as the scan's last block 13 us of 360 at 1M x 384; see docs/kernels.md for today's.
+#include <algorithm>
+#include <bit>
+
+#include "cuda/device/block_select.cuh"
+#include "cuda/flat/scan.hpp"
+#include "cuda/flat/scan_merge.cuh"
+#include "cuda/runtime/check.cuh"
+
+namespace shortlist::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::uint32_t kCountedKeys = 256;  // up to here, counting the better keys beats bins
+constexpr int kLanesPerBlock = 8;            // threads that read one block's slots
+constexpr int kReaders = kThreads / kLanesPerBlock;
+constexpr int kBlocksPerReader = (kMaxBlocks + kReaders - 1) / kReaders;
+constexpr std::int64_t kFewResults = 512;        // k up to here fits beside a scan
+constexpr std::int64_t kSmallBytes = 41 * 1024;  // of shared memory: what a scan leaves on its multiprocessor
+constexpr std::int64_t kLargeBytes = 180 * 1024;
+static_assert(kMaxBlocks * kMaxPublished * 8 <= kSmallBytes - 8 * 1024, "published keys are gathered too");
+
+struct merge_shared {
+  select_scratch<kThreads> select;
+  std::uint32_t kept;
+};
+
+/// Shared memory behind merge_shared: room for the sorted best, bins, and the gathered keys.
+struct merge_room {
+  std::uint64_t* best;      // [best_keys]
+  std::uint32_t best_keys;  // a power of two, at least k + kMaxInBin
+  sort_bins* bins;
+  std::uint64_t* gathered;
+  std::uint32_t capacity;
+};
+
+/// Writes list entry i: score and label, or padding.
+__device__ __forceinline__ void write_result(const merge_args& args, std::uint32_t i, std::uint64_t key) {
+  if (key == core::kNoRow) {
+    args.scores[i] = core::worst_score(args.by);
+    args.labels[i] = core::kNoId;
+    return;
+  }
+  const std::uint32_t position = core::position_of(key);
+  args.scores[i] = core::score_from_key(core::key_of(key), args.by);
+  args.labels[i] = args.ids ? args.ids[position] : static_cast<std::int64_t>(position);
+}
+
+/// A made-up key for the rehearsal.
+__device__ __forceinline__ std::uint64_t rehearsed_key(std::uint32_t i) {
+  return (static_cast<std::uint64_t>(i * 2654435761u | 1u) << 32) | i;
+}
+
+/// Calls f with this thread's share of the keys that reach the cut (kNoRow for others).
+template <class F>
+__device__ __forceinline__ void visit_slots(const merge_args& args, std::uint64_t cut, bool rehearsal, F f) {
+  const int reader = threadIdx.x / kLanesPerBlock;
+  std::uint32_t counts[kBlocksPerReader];
+  bool more = true;
+#pragma unroll
+  for (int j = 0; j < kBlocksPerReader; j++) {
+    const int b = reader + j * kReaders;
+    counts[j] = b >= args.blocks ? 0 : rehearsal ? 1 : __ldcg(args.slot_counts + b);
+  }
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x % kLanesPerBlock; more; i += kLanesPerBlock) {
+    std::uint64_t keys[kBlocksPerReader];
+    more = false;
+#pragma unroll
+    for (int j = 0; j < kBlocksPerReader; j++) {
+      const std::int64_t block = reader + j * kReaders;
+      keys[j] = core::kNoRow;
+      if (i < counts[j]) keys[j] = __ldcg(args.slots + block * args.slot_capacity + i);
+      if (rehearsal) keys[j] = rehearsed_key(static_cast<std::uint32_t>(block));
+    }
+#pragma unroll
+    for (int j = 0; j < kBlocksPerReader; j++) {
+      const bool passes = keys[j] >= cut;
+      if (!passes && counts[j] <= kSortedSlots) counts[j] = 0;  // best first: nothing beyond reaches the cut
+      more |= i + kLanesPerBlock < counts[j];
+      f(passes ? keys[j] : core::kNoRow);
+    }
+  }
+}
+
+/// Ranks `found` keys by counting the better ones: several threads a key, no barrier between steps.
+template <class Write>
+__device__ __forceinline__ void rank_by_counting(const std::uint64_t* keys, std::uint32_t found, Write write) {
+  int helpers = 1;
+  while (helpers < kWarp && found * helpers * 2 <= kThreads) helpers *= 2;
+  const std::uint32_t i = threadIdx.x / helpers;
+  const std::uint64_t mine = i < found ? keys[i] : core::kNoRow;
+  std::uint32_t rank = 0;
+#pragma unroll 2
+  for (std::uint32_t j = threadIdx.x % helpers; j < found; j += helpers) rank += keys[j] > mine;
+#pragma unroll 1
+  for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
+  if (i < found && threadIdx.x % helpers == 0) write(rank, mine);
+}
+
+/// Sorts whatever bins could not: cuts to exactly k, then a sorting network.
+template <class Write>
+__device__ __noinline__ void sort_any(const merge_args& args, merge_shared& shared, const merge_room& room,
+                                      std::uint64_t cut, std::uint32_t found, Write write) {
+  const std::uint32_t k = args.k;
+  const bool overflow = found > room.capacity;
+  const auto visit = [&](auto&& f) { visit_slots(args, cut, false, f); };
+  const std::uint64_t exact = overflow ? block_cut_radix<kThreads>(visit, k, shared.select)
+                                       : block_cut<kThreads>(room.gathered, found, k, 0, shared.select);
+  __syncthreads();
+  if (threadIdx.x == 0) shared.kept = 0;
+  __syncthreads();
+  const auto keep = [&](std::uint64_t key) {
+    if (key != core::kNoRow && key >= exact) room.best[atomicAdd(&shared.kept, 1u)] = key;
+  };
+  if (overflow) {
+    visit(keep);
+  } else {
+    for (std::uint32_t i = threadIdx.x; i < found; i += kThreads) keep(room.gathered[i]);
+  }
+  const std::uint32_t kept = min(found, k);
+  std::uint32_t padded = kThreads;
+  while (padded < kept) padded <<= 1;
+  for (std::uint32_t i = kept + threadIdx.x; i < padded; i += kThreads) room.best[i] = core::kNoRow;
+  block_sort<kThreads>(room.best, padded);
+  for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) write(i, room.best[i]);
+}
+
+__device__ __forceinline__ void merge_once(const merge_args& args, merge_shared& shared, const merge_room& room,
+                                           bool rehearsal) {
+  const std::uint32_t k = args.k;
+  // The cut that the published keys give.
+  const int published = args.blocks * args.publish;
+  std::uint64_t* keys = room.best;  // all the room from here on
+#pragma unroll 2
+  for (int i = threadIdx.x; i < published; i += kThreads)
+    keys[i] = rehearsal ? rehearsed_key(i) : published_key(args.published, args.publish, i);
+  if (threadIdx.x == 0) shared.kept = 0;
+  __syncthreads();
+  const std::uint64_t cut = block_cut<kThreads>(keys, published, k, slack_of(k), shared.select);
+  __syncthreads();  // `keys` are read no more
+
+  visit_slots(args, cut, rehearsal, [&](std::uint64_t key) {
+    if (key == core::kNoRow) return;
+    const std::uint32_t at = atomicAdd(&shared.kept, 1u);
+    if (at < room.capacity) room.gathered[at] = key;
+  });
+  __syncthreads();
+  const std::uint32_t found = shared.kept;
+  const auto write = [&](std::uint32_t rank, std::uint64_t key) {
+    if (rank < k && !rehearsal) write_result(args, rank, key);
+  };
+  if (found <= kCountedKeys) {
+    rank_by_counting(room.gathered, found, write);
+  } else if (found > room.capacity || !sort_by_bins<kThreads>(room.gathered, found, k, room.best, room.best_keys,
+                                                              *room.bins, shared.select, write)) {
+    sort_any(args, shared, room, cut, found, write);
+  }
+  for (std::uint32_t i = found + threadIdx.x; i < k; i += kThreads) write(i, core::kNoRow);
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads)
+    scan_merge_kernel(const __grid_constant__ merge_args args, std::uint32_t best_keys, std::uint32_t capacity) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto& shared = *reinterpret_cast<merge_shared*>(memory);
+  merge_room room{};
+  room.best = reinterpret_cast<std::uint64_t*>(memory + (sizeof(merge_shared) + 127) / 128 * 128);
+  room.best_keys = best_keys;
+  room.gathered = room.best + best_keys;
+  room.capacity = capacity;
+  room.bins = reinterpret_cast<sort_bins*>(room.gathered + capacity);
+
+#pragma unroll 1
+  for (int turn = 0; turn < 2; turn++) {
+    if (turn == 1) cudaGridDependencySynchronize();
+    merge_once(args, shared, room, turn == 0);
+  }
+
+#pragma unroll 1
+  for (int i = threadIdx.x; i < args.blocks * kMaxPublished; i += kThreads) args.published[i] = 0;
+  if (threadIdx.x == 0) *args.control = scan_control{};
+  if (!args.done_word) return;
+  __threadfence_system();  // the results first
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *reinterpret_cast<volatile std::uint32_t*>(args.done_word) = args.done_value;
+    __threadfence_system();
+  }
+}
+
+}  // namespace
+
+void launch_scan_merge(cudaStream_t stream, const merge_args& args) {
+  const std::int64_t bytes = args.k <= kFewResults ? kSmallBytes : kLargeBytes;
+  const auto best_keys =
+      std::bit_ceil(static_cast<std::uint32_t>(std::max(args.k + static_cast<int>(kMaxInBin), kThreads)));
+  const std::int64_t left = bytes - static_cast<std::int64_t>((sizeof(merge_shared) + 127) / 128 * 128) -
+                            best_keys * std::int64_t{8} - static_cast<std::int64_t>(sizeof(sort_bins));
+  const auto capacity = static_cast<std::uint32_t>(left / 8);
+  check(cudaFuncSetAttribute(scan_merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kLargeBytes)),
+        "raising the merge's shared memory");
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, scan_merge_kernel, args, best_keys, capacity), "launching the scan's merge");
+}
+
+}  // namespace shortlist::cuda
