@@ -63,9 +63,13 @@ __device__ __forceinline__ std::uint64_t search_cut(std::uint64_t low, std::uint
 }
 
 /// A cut that min(k, n) .. k + slack of keys[0, n) in shared memory reach; at least 1. kNoRow is no key.
+/// Every warp counts for a cut of its own, so that a round divides the range by their number; its cost is latency.
 template <int Threads>
 __device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k, std::uint32_t slack,
                                    select_scratch<Threads>& scratch) {
+  constexpr int kProbes = Threads / kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
   if (threadIdx.x == 0) {
     scratch.smallest = ~0ull;
     scratch.largest = 0;
@@ -81,25 +85,34 @@ __device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, s
     smallest = min(smallest, key - 1);  // kNoRow wraps to the largest
     largest = max(largest, key);
   }
-#pragma unroll 1
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    smallest = min(smallest, __shfl_xor_sync(kFullWarp, smallest, offset));
-    largest = max(largest, __shfl_xor_sync(kFullWarp, largest, offset));
-  }
-  if (threadIdx.x % kWarp == 0) {
-    atomicMin(&scratch.smallest, smallest);
-    atomicMax(&scratch.largest, largest);
-  }
+  atomicMin(&scratch.smallest, smallest);
+  atomicMax(&scratch.largest, largest);
   int phase = 0;
   there = block_sum<Threads>(there, scratch, phase);
   if (there <= k) return 1;
-  return search_cut(scratch.smallest + 1, there, scratch.largest, k, min(slack, (there - k) / 2),
-                    [&](std::uint64_t cut) {
-                      std::uint32_t count = 0;
+  slack = min(slack, (there - k) / 2);
+  std::uint64_t low = scratch.smallest + 1;  // reached by all
+  std::uint64_t high = scratch.largest + 1;  // reached by none
+  std::uint32_t reached = there;
 #pragma unroll 1
-                      for (std::uint32_t i = threadIdx.x; i < n; i += Threads) count += keys[i] >= cut;
-                      return block_sum<Threads>(count, scratch, phase);
-                    });
+  while (reached > k + slack) {  // distinct keys: the exact count is always found
+    const std::uint64_t step = max((high - low) / (kProbes + 1), std::uint64_t{1});
+    const std::uint64_t mine = low + (warp + 1) * step;
+    std::uint32_t count = 0;
+#pragma unroll 2
+    for (std::uint32_t i = lane; i < n; i += kWarp) count += keys[i] >= mine;
+    count = __reduce_add_sync(kFullWarp, count);
+    std::uint32_t* counts = scratch.totals[phase++ & 1];
+    if (lane == 0) counts[warp] = count;
+    __syncthreads();
+    // Counts fall from warp to warp: the last that still reaches k, and the next, close the range.
+    const bool enough = lane < kProbes && counts[lane] >= k;
+    const int probes = __popc(__ballot_sync(kFullWarp, enough));
+    if (probes < kProbes) high = low + (probes + 1) * step;
+    low += probes * step;
+    if (probes > 0) reached = counts[probes - 1];
+  }
+  return low;
 }
 
 /// The same for keys that lie anywhere and are visited: a radix search by digits of eight bits, each a pass over the

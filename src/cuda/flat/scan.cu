@@ -518,7 +518,7 @@ ring_shape choose_ring(std::int64_t stride, std::int64_t norm_bytes, int rows_at
   const std::int64_t passes = std::max<std::int64_t>(1, kStageTarget / pass_bytes);
   const std::int64_t stage_bytes = passes * pass_bytes;
   const std::int64_t slots = ring_bytes / stage_bytes;
-  const std::int64_t warps = std::min<std::int64_t>(kWarps, slots / 2);
+  const std::int64_t warps = std::min<std::int64_t>(kWarps, slots);
   const std::int64_t stages = std::min<std::int64_t>(kMaxStages, slots / warps);
   return {static_cast<int>(passes) * rows_at_once, static_cast<int>(warps), static_cast<int>(stages), true};
 }
