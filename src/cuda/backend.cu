@@ -34,14 +34,8 @@ class device_memory {
   device_memory() = default;
   explicit device_memory(std::int64_t bytes) : bytes_(bytes + kAllocationSlack) {
     const cudaError_t code = cudaMalloc(&data_, static_cast<std::size_t>(bytes_));
-    if (code != cudaErrorMemoryAllocation) return check(code, "allocating GPU memory");
-    cudaGetLastError();
-    std::size_t free_bytes = 0;
-    std::size_t total_bytes = 0;
-    cudaMemGetInfo(&free_bytes, &total_bytes);
-    throw out_of_memory("GPU memory: " + core::readable_bytes(bytes) + " asked for; free are " +
-                        core::readable_bytes(static_cast<std::int64_t>(free_bytes)) + " of " +
-                        core::readable_bytes(static_cast<std::int64_t>(total_bytes)));
+    if (code == cudaErrorMemoryAllocation) throw_out_of_memory(bytes);
+    check(code, "allocating GPU memory");
   }
   device_memory(device_memory&& other) noexcept { swap(other); }
   device_memory& operator=(device_memory&& other) noexcept {
@@ -57,6 +51,16 @@ class device_memory {
   void* take() { return std::exchange(data_, nullptr); }
 
  private:
+  [[noreturn]] static void throw_out_of_memory(std::int64_t bytes) {
+    cudaGetLastError();  // not sticky: clear it, so that the next call starts clean
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    throw out_of_memory("GPU memory: " + core::readable_bytes(bytes) + " asked for; free are " +
+                        core::readable_bytes(static_cast<std::int64_t>(free_bytes)) + " of " +
+                        core::readable_bytes(static_cast<std::int64_t>(total_bytes)));
+  }
+
   void swap(device_memory& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
