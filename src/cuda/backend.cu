@@ -132,7 +132,9 @@ constexpr std::int64_t kFlagBytes = 64;  // a cache line of its own
 class cuda_backend final : public core::backend {
  public:
   explicit cuda_backend(int ordinal) : ordinal_(ordinal) {
+    const current_device here(ordinal);
     check(cudaGetDeviceProperties(&properties_, ordinal), "reading the GPU's properties");
+    prepare_flat_scan();
   }
 
   device where() const noexcept override { return device::cuda(ordinal_); }
@@ -212,8 +214,8 @@ class cuda_backend final : public core::backend {
     made->limits = limits;
     made->scan = device_memory(scan_workspace_bytes(limits.max_rows, limits.max_k, properties_.multiProcessorCount));
     check(cudaMemset(made->scan.get(), 0, static_cast<std::size_t>(made->scan.bytes())), "clearing GPU memory");
-    made->allocations = 1;
-    if (limits.max_queries > 1 || limits.max_k > kScanMaxK) make_tiles(*made);
+    made->tiles = device_memory(tiles_workspace_bytes(limits));
+    made->allocations = 2;
     if (max_dim > 0) {
       const std::int64_t query_bytes = limits.max_queries * max_dim * static_cast<std::int64_t>(sizeof(float));
       const std::int64_t result_bytes = result_bytes_of(limits.max_queries, limits.max_k);
@@ -291,15 +293,9 @@ class cuda_backend final : public core::backend {
     return request.k > kScanMaxK ? core::flat_algorithm::tiles : chosen;  // also where the scan was forced
   }
 
-  void make_tiles(cuda_scratch& scratch) {
-    scratch.tiles = device_memory(tiles_workspace_bytes(scratch.limits));
-    scratch.allocations++;
-  }
-
   void run(cudaStream_t stream, cuda_scratch& scratch, const core::flat_corpus& corpus,
            const core::flat_request& request, const float* host_query, completion_flag done) {
     if (algorithm_of(corpus, request) == core::flat_algorithm::tiles) {
-      if (!scratch.tiles.get()) make_tiles(scratch);  // only where the tiles were forced on a single query
       launch_flat_tiles(stream, scratch.tiles.get(), scratch.tiles.bytes(), corpus, request);
       return;
     }

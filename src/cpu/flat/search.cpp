@@ -412,7 +412,7 @@ void inverse_norms(const core::flat_corpus& corpus, std::int64_t first, std::int
       if (begin >= count) break;
       const std::int64_t part = std::min(kScanRows, count - begin);
       kernels.square_sums[static_cast<std::size_t>(corpus.type)](rows.part(first + begin, part), corpus.dim, sums);
-      for (std::int64_t i = 0; i < part; ++i) inverse_norms[begin + i] = core::inverse_norm(sums[i]);
+      for (std::int64_t i = 0; i < part; ++i) inverse_norms[first + begin + i] = core::inverse_norm(sums[i]);
     }
   });
 }

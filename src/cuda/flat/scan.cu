@@ -570,6 +570,17 @@ std::int64_t scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int
   return layout_of(max_rows, max_k, std::min(multiprocessors, kMaxBlocks)).total;
 }
 
+void prepare_flat_scan() {
+  for (const element_type type :
+       {element_type::f32, element_type::f16, element_type::bf16, element_type::i8, element_type::u8})
+    for (const bool l2 : {false, true})
+      for (const bool bulk : {false, true})
+        check(cudaFuncSetAttribute(kernel_of(type, l2, bulk), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(kSharedBytes)),
+              "raising the scan's shared memory");
+  prepare_scan_merge();
+}
+
 void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
                       const core::flat_request& request, const float* host_query, completion_flag done,
                       int multiprocessors) {
@@ -609,8 +620,6 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
   if (host_query) std::copy_n(host_query, corpus.dim, args.inline_query);
 
   const kernel_pointer kernel = kernel_of(corpus.type, corpus.metric == metric::l2, ring.bulk);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSharedBytes)),
-        "raising the scan's shared memory");
   kernel<<<blocks, kThreads, kSharedBytes, stream>>>(args);
   check(cudaGetLastError(), "launching the flat scan");
   launch_scan_merge(stream, {.ids = corpus.ids,

@@ -1,4 +1,4 @@
-// One query against all rows in a single launch. See scan.cu.
+// One query against all rows: a scan and its merge. See scan.cu and scan_merge.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,6 +22,9 @@ struct completion_flag {
   std::uint32_t* word = nullptr;
   std::uint32_t value = 0;
 };
+
+/// Once per GPU, before its first scan: loads the kernels, so that no search, and no capture, has to.
+void prepare_flat_scan();
 
 /// Searches one query. `request.query_count` is 1. `host_query`, if given, is host memory that is read before the call
 /// returns and travels as a kernel parameter (dim <= kScanParameterDim); else `request.queries` is device memory.

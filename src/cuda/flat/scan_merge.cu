@@ -77,8 +77,10 @@ __device__ __forceinline__ void visit_slots(const merge_args& args, std::uint64_
     for (int j = 0; j < kBlocksPerReader; j++) {
       const std::int64_t block = reader + j * kReaders;
       keys[j] = core::kNoRow;
-      if (i < counts[j]) keys[j] = __ldcg(args.slots + block * args.slot_capacity + i);
-      if (rehearsal) keys[j] = rehearsed_key(static_cast<std::uint32_t>(block));
+      if (i < counts[j]) {
+        keys[j] = __ldcg(args.slots + block * args.slot_capacity + i);
+        if (rehearsal) keys[j] = rehearsed_key(static_cast<std::uint32_t>(block));
+      }
     }
 #pragma unroll
     for (int j = 0; j < kBlocksPerReader; j++) {
@@ -157,7 +159,8 @@ __device__ __forceinline__ void merge_once(const merge_args& args, merge_shared&
   const auto write = [&](std::uint32_t rank, std::uint64_t key) {
     if (rank < k && !rehearsal) write_result(args, rank, key);
   };
-  if (found <= kCountedKeys) {
+  const bool counted = rehearsal ? k <= kCountedKeys : found <= kCountedKeys;  // rehearse the way that is likely
+  if (counted) {
     rank_by_counting(room.gathered, found, write);
   } else if (found > room.capacity || !sort_by_bins<kThreads>(room.gathered, found, k, room.best, room.best_keys,
                                                               *room.bins, shared.select, write)) {
@@ -198,6 +201,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+void prepare_scan_merge() {
+  check(cudaFuncSetAttribute(scan_merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kLargeBytes)),
+        "raising the merge's shared memory");
+}
+
 void launch_scan_merge(cudaStream_t stream, const merge_args& args) {
   const std::int64_t bytes = args.k <= kFewResults ? kSmallBytes : kLargeBytes;
   const auto best_keys =
@@ -205,9 +214,6 @@ void launch_scan_merge(cudaStream_t stream, const merge_args& args) {
   const std::int64_t left = bytes - static_cast<std::int64_t>((sizeof(merge_shared) + 127) / 128 * 128) -
                             best_keys * std::int64_t{8} - static_cast<std::int64_t>(sizeof(sort_bins));
   const auto capacity = static_cast<std::uint32_t>(left / 8);
-  check(cudaFuncSetAttribute(scan_merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kLargeBytes)),
-        "raising the merge's shared memory");
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;

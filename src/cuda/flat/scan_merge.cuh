@@ -35,6 +35,8 @@ struct merge_args {
   metric by;
 };
 
+/// Once per GPU, before its first merge.
+void prepare_scan_merge();
 /// Launches the merge behind a scan on the same stream: it may begin at once, and waits for the scan by itself.
 void launch_scan_merge(cudaStream_t stream, const merge_args& args);
 
