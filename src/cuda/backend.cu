@@ -113,11 +113,12 @@ struct cuda_scratch final : core::scratch {
   search_limits limits;
   device_memory scan;
   device_memory tiles;
-  device_memory queries;         // [max_queries, max_dim] fp32
-  device_memory results;         // ids, then scores, [max_queries, max_k]; only if too large to be mapped
-  mapped_memory staged_queries;  // as `queries`
-  mapped_memory staged_results;  // as `results`, with the completion flag in front
-  std::uint32_t searches = 0;    // value of the completion flag of the latest search
+  device_memory queries;              // [max_queries, max_dim] fp32
+  device_memory results;              // ids, then scores, [max_queries, max_k]; only if too large to be mapped
+  mapped_memory staged_queries;       // as `queries`
+  mapped_memory staged_results;       // as `results`, with the completion flag in front
+  std::unique_ptr<scan_graph> graph;  // for host queries
+  std::uint32_t searches = 0;         // value of the completion flag of the latest search
   std::int64_t allocations = 0;
 
   std::int64_t bytes() const noexcept override {
@@ -224,6 +225,7 @@ class cuda_backend final : public core::backend {
       made->staged_results = mapped_memory(kFlagBytes + result_bytes);
       std::memset(made->staged_results.host<void>(), 0, static_cast<std::size_t>(kFlagBytes));
       made->allocations += 3;
+      made->graph = std::make_unique<scan_graph>(made->scan.get(), properties_.multiProcessorCount);
       if (result_bytes > kMappedResultBytes) {
         made->results = device_memory(result_bytes);
         made->allocations++;
@@ -236,7 +238,7 @@ class cuda_backend final : public core::backend {
   void flat_search(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
                    const core::flat_request& request) override {
     const current_device here(ordinal_);
-    run(native(stream), static_cast<cuda_scratch&>(memory), corpus, request, nullptr, {});
+    run(native(stream), static_cast<cuda_scratch&>(memory), corpus, request);
   }
 
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
@@ -267,10 +269,10 @@ class cuda_backend final : public core::backend {
     there.scores = reinterpret_cast<float*>(results + id_bytes);
     if (by_parameter) {
       const completion_flag done{scratch.staged_results.device<std::uint32_t>(), ++scratch.searches};
-      run(on, scratch, corpus, there, request.queries, done);
+      scratch.graph->launch(on, scratch.scan.get(), corpus, there, request.queries, done);
       await(on, scratch.staged_results.host<volatile std::uint32_t>(), done.value);
     } else {
-      run(on, scratch, corpus, there, nullptr, {});
+      run(on, scratch, corpus, there);
       if (!mapped)
         check(cudaMemcpyAsync(scratch.staged_results.host<void>(kFlagBytes), results,
                               static_cast<std::size_t>(result_bytes), cudaMemcpyDeviceToHost, on),
@@ -290,11 +292,12 @@ class cuda_backend final : public core::backend {
   static core::flat_algorithm algorithm_of(const core::flat_corpus& corpus, const core::flat_request& request) {
     const search_shape shape{corpus.count, corpus.dim, request.query_count, request.k, corpus.type, corpus.metric};
     const core::flat_algorithm chosen = core::choose_flat_algorithm(device_kind::cuda, shape);
-    return request.k > kScanMaxK ? core::flat_algorithm::tiles : chosen;  // also where the scan was forced
+    const bool can_scan = request.k <= kScanMaxK && corpus.dim <= kScanMaxDim;
+    return can_scan ? chosen : core::flat_algorithm::tiles;  // also where the scan was forced
   }
 
   void run(cudaStream_t stream, cuda_scratch& scratch, const core::flat_corpus& corpus,
-           const core::flat_request& request, const float* host_query, completion_flag done) {
+           const core::flat_request& request) {
     if (algorithm_of(corpus, request) == core::flat_algorithm::tiles) {
       launch_flat_tiles(stream, scratch.tiles.get(), scratch.tiles.bytes(), corpus, request);
       return;
@@ -302,10 +305,10 @@ class cuda_backend final : public core::backend {
     for (std::int64_t q = 0; q < request.query_count; q++) {
       core::flat_request one = request;
       one.query_count = 1;
-      if (request.queries) one.queries = request.queries + q * request.query_stride;
+      one.queries = request.queries + q * request.query_stride;
       one.scores = request.scores + q * request.k;
       one.ids = request.ids + q * request.k;
-      launch_flat_scan(stream, scratch.scan.get(), corpus, one, host_query, done, properties_.multiProcessorCount);
+      launch_flat_scan(stream, scratch.scan.get(), corpus, one, properties_.multiProcessorCount);
     }
   }
 

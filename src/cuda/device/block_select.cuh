@@ -14,6 +14,7 @@ namespace shortlist::cuda {
 template <int Threads>
 struct select_scratch {
   std::uint32_t totals[2][Threads / kWarp];  // double-buffered: one barrier a sum
+  uint3 ranges[Threads / kWarp];             // of each warp: smallest, largest, count
   unsigned long long smallest;
   unsigned long long largest;
   std::uint32_t histogram[256];
@@ -70,36 +71,39 @@ __device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, s
   constexpr int kProbes = Threads / kWarp;
   const int warp = threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
-  if (threadIdx.x == 0) {
-    scratch.smallest = ~0ull;
-    scratch.largest = 0;
-  }
-  __syncthreads();
-  unsigned long long smallest = ~0ull;
-  unsigned long long largest = 0;
+  // The range by its high words alone: they reduce in one instruction.
+  std::uint32_t smallest = ~0u;
+  std::uint32_t largest = 0;
   std::uint32_t there = 0;
-#pragma unroll 1
+#pragma unroll 2
   for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
-    const unsigned long long key = keys[i];
-    there += key != core::kNoRow;
-    smallest = min(smallest, key - 1);  // kNoRow wraps to the largest
-    largest = max(largest, key);
+    const std::uint64_t key = keys[i];
+    if (key == core::kNoRow) continue;
+    there++;
+    smallest = min(smallest, core::key_of(key));
+    largest = max(largest, core::key_of(key));
   }
-  atomicMin(&scratch.smallest, smallest);
-  atomicMax(&scratch.largest, largest);
-  int phase = 0;
-  there = block_sum<Threads>(there, scratch, phase);
+  smallest = __reduce_min_sync(kFullWarp, smallest);
+  largest = __reduce_max_sync(kFullWarp, largest);
+  there = __reduce_add_sync(kFullWarp, there);
+  if (lane == 0) scratch.ranges[warp] = make_uint3(smallest, largest, there);
+  __syncthreads();
+  const uint3 range = lane < kProbes ? scratch.ranges[lane] : make_uint3(~0u, 0, 0);
+  smallest = __reduce_min_sync(kFullWarp, range.x);
+  largest = __reduce_max_sync(kFullWarp, range.y);
+  there = __reduce_add_sync(kFullWarp, range.z);
   if (there <= k) return 1;
   slack = min(slack, (there - k) / 2);
-  std::uint64_t low = scratch.smallest + 1;  // reached by all
-  std::uint64_t high = scratch.largest + 1;  // reached by none
+  std::uint64_t low = max(static_cast<std::uint64_t>(smallest) << 32, std::uint64_t{1});  // reached by all
+  std::uint64_t high = (static_cast<std::uint64_t>(largest) + 1) << 32;                   // reached by none
+  int phase = 0;
   std::uint32_t reached = there;
 #pragma unroll 1
   while (reached > k + slack) {  // distinct keys: the exact count is always found
     const std::uint64_t step = max((high - low) / (kProbes + 1), std::uint64_t{1});
     const std::uint64_t mine = low + (warp + 1) * step;
     std::uint32_t count = 0;
-#pragma unroll 2
+#pragma unroll 4
     for (std::uint32_t i = lane; i < n; i += kWarp) count += keys[i] >= mine;
     count = __reduce_add_sync(kFullWarp, count);
     std::uint32_t* counts = scratch.totals[phase++ & 1];

@@ -153,18 +153,21 @@ __device__ __forceinline__ void refresh_threshold(const scan_args& args, scan_sh
   __syncwarp();
 }
 
-/// The block's last word: its final best, the threshold that all blocks have reached by now, and, where its list is
-/// still too long for its slots, what the published keys say.
+/// The block's last word: its final best, and, unless its list is short, the threshold that all blocks have reached by
+/// now; where the list is still too long for its slots, what the published keys say.
 __device__ __forceinline__ void refresh_at_end(const scan_args& args, scan_shared& shared) {
+  const bool is_short = shared.list_count <= kSortedSlots;
   if (threadIdx.x < kWarp) {
     const int lane = threadIdx.x;
     publish_best(args, shared, lane);
-    std::uint64_t threshold = common_threshold(args.control);
-    if (shared.list_count > static_cast<std::uint32_t>(args.slot_capacity))
-      threshold = max(threshold, published_cut(args, shared, lane));
-    if (lane == 0) atomicMax(&shared.threshold, static_cast<unsigned long long>(threshold));
+    if (!is_short) {
+      std::uint64_t threshold = common_threshold(args.control);
+      if (shared.list_count > static_cast<std::uint32_t>(args.slot_capacity))
+        threshold = max(threshold, published_cut(args, shared, lane));
+      if (lane == 0) atomicMax(&shared.threshold, static_cast<unsigned long long>(threshold));
+    }
   }
-  __syncthreads();
+  if (!is_short) __syncthreads();
 }
 
 /// Lanes of a row. All of the warp where a row's chunk fills the banks; eight where it is narrow, which saves most of
@@ -347,7 +350,7 @@ __device__ __forceinline__ void write_slots(const scan_args& args, scan_shared& 
     const std::uint32_t i = threadIdx.x / helpers;
     const std::uint64_t mine = i < kept ? room[i] : core::kNoRow;
     std::uint32_t rank = 0;
-#pragma unroll 2
+#pragma unroll 4
     for (std::uint32_t j = threadIdx.x % helpers; j < kept; j += helpers) rank += room[j] > mine;
 #pragma unroll 1
     for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
@@ -564,26 +567,16 @@ kernel_pointer kernel_of(element_type type, bool l2, bool bulk) {
   return nullptr;
 }
 
-}  // namespace
+/// All that a search's two launches need.
+struct scan_plan {
+  kernel_pointer kernel;
+  int blocks;
+  scan_args scan;
+  merge_args merge;
+};
 
-std::int64_t scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors) {
-  return layout_of(max_rows, max_k, std::min(multiprocessors, kMaxBlocks)).total;
-}
-
-void prepare_flat_scan() {
-  for (const element_type type :
-       {element_type::f32, element_type::f16, element_type::bf16, element_type::i8, element_type::u8})
-    for (const bool l2 : {false, true})
-      for (const bool bulk : {false, true})
-        check(cudaFuncSetAttribute(kernel_of(type, l2, bulk), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(kSharedBytes)),
-              "raising the scan's shared memory");
-  prepare_scan_merge();
-}
-
-void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
-                      const core::flat_request& request, const float* host_query, completion_flag done,
-                      int multiprocessors) {
+scan_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const core::flat_request& request,
+                    const float* host_query, completion_flag done, int multiprocessors) {
   const int blocks = std::min(multiprocessors, kMaxBlocks);
   const std::int64_t padded_dim = (corpus.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
   const std::int64_t fixed_bytes = sizeof(scan_shared) + padded_dim * sizeof(float);
@@ -594,7 +587,8 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
   auto* base = static_cast<unsigned char*>(workspace);
   const workspace_layout at = layout_of(corpus.count, request.k, blocks);
 
-  scan_args args{};
+  scan_plan made{};
+  scan_args& args = made.scan;
   args.rows = static_cast<const unsigned char*>(corpus.rows);
   args.inverse_norms = corpus.inverse_norms;
   args.query = host_query ? nullptr : request.queries;
@@ -619,23 +613,98 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
   args.by = corpus.metric;
   if (host_query) std::copy_n(host_query, corpus.dim, args.inline_query);
 
-  const kernel_pointer kernel = kernel_of(corpus.type, corpus.metric == metric::l2, ring.bulk);
-  kernel<<<blocks, kThreads, kSharedBytes, stream>>>(args);
+  made.kernel = kernel_of(corpus.type, corpus.metric == metric::l2, ring.bulk);
+  made.blocks = blocks;
+  made.merge = {.ids = corpus.ids,
+                .scores = request.scores,
+                .labels = request.ids,
+                .control = args.control,
+                .published = args.published,
+                .slot_counts = args.slot_counts,
+                .slots = args.slots,
+                .done_word = done.word,
+                .done_value = done.value,
+                .blocks = blocks,
+                .publish = args.publish,
+                .k = args.k,
+                .slot_capacity = args.slot_capacity,
+                .by = args.by};
+  return made;
+}
+
+void launch_both(cudaStream_t stream, const scan_plan& plan) {
+  plan.kernel<<<plan.blocks, kThreads, kSharedBytes, stream>>>(plan.scan);
   check(cudaGetLastError(), "launching the flat scan");
-  launch_scan_merge(stream, {.ids = corpus.ids,
-                             .scores = request.scores,
-                             .labels = request.ids,
-                             .control = args.control,
-                             .published = args.published,
-                             .slot_counts = args.slot_counts,
-                             .slots = args.slots,
-                             .done_word = done.word,
-                             .done_value = done.value,
-                             .blocks = blocks,
-                             .publish = args.publish,
-                             .k = args.k,
-                             .slot_capacity = args.slot_capacity,
-                             .by = args.by});
+  merge_launch(plan.merge).run(stream);
+}
+
+}  // namespace
+
+std::int64_t scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors) {
+  return layout_of(max_rows, max_k, std::min(multiprocessors, kMaxBlocks)).total;
+}
+
+void prepare_flat_scan() {
+  for (const element_type type :
+       {element_type::f32, element_type::f16, element_type::bf16, element_type::i8, element_type::u8})
+    for (const bool l2 : {false, true})
+      for (const bool bulk : {false, true})
+        check(cudaFuncSetAttribute(kernel_of(type, l2, bulk), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(kSharedBytes)),
+              "raising the scan's shared memory");
+  prepare_scan_merge();
+}
+
+void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
+                      const core::flat_request& request, int multiprocessors) {
+  launch_both(stream, plan_scan(workspace, corpus, request, nullptr, {}, multiprocessors));
+}
+
+scan_graph::scan_graph(void* workspace, int multiprocessors) : multiprocessors_(multiprocessors) {
+  // Any valid search will do: each launch sets its own parameters.
+  const core::flat_corpus corpus{.rows = workspace, .row_stride_bytes = 16, .count = 1, .dim = 1};
+  const core::flat_request request{.query_count = 1, .k = 1};
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+  cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  if (code == cudaSuccess) {
+    launch_both(stream, plan_scan(workspace, corpus, request, nullptr, {}, multiprocessors));
+    code = cudaStreamEndCapture(stream, &graph);
+  }
+  cudaGraphNode_t nodes[2] = {};
+  std::size_t count = 1;
+  if (code == cudaSuccess) code = cudaGraphGetRootNodes(graph, nodes, &count);
+  scan_node_ = nodes[0];
+  count = 2;
+  if (code == cudaSuccess) code = cudaGraphGetNodes(graph, nodes, &count);
+  merge_node_ = nodes[0] == scan_node_ ? nodes[1] : nodes[0];
+  if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
+  graph_ = graph;  // its nodes name those of the executable
+  cudaStreamDestroy(stream);
+  check(code, "making the scan's graph");
+}
+
+scan_graph::~scan_graph() {
+  if (executable_) cudaGraphExecDestroy(executable_);
+  if (graph_) cudaGraphDestroy(graph_);
+}
+
+void scan_graph::launch(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
+                        const core::flat_request& request, const float* host_query, completion_flag done) {
+  scan_plan plan = plan_scan(workspace, corpus, request, host_query, done, multiprocessors_);
+  void* pointers[] = {&plan.scan};
+  cudaKernelNodeParams params{};
+  params.func = reinterpret_cast<void*>(plan.kernel);
+  params.gridDim = dim3(plan.blocks);
+  params.blockDim = dim3(kThreads);
+  params.sharedMemBytes = kSharedBytes;
+  params.kernelParams = pointers;
+  check(cudaGraphExecKernelNodeSetParams(executable_, scan_node_, &params), "setting the scan's parameters");
+  const merge_launch merge(plan.merge);
+  params = merge.node();
+  check(cudaGraphExecKernelNodeSetParams(executable_, merge_node_, &params), "setting the merge's parameters");
+  check(cudaGraphLaunch(executable_, stream), "launching the flat scan");
 }
 
 }  // namespace shortlist::cuda

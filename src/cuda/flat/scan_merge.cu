@@ -100,7 +100,7 @@ __device__ __forceinline__ void rank_by_counting(const std::uint64_t* keys, std:
   const std::uint32_t i = threadIdx.x / helpers;
   const std::uint64_t mine = i < found ? keys[i] : core::kNoRow;
   std::uint32_t rank = 0;
-#pragma unroll 2
+#pragma unroll 4
   for (std::uint32_t j = threadIdx.x % helpers; j < found; j += helpers) rank += keys[j] > mine;
 #pragma unroll 1
   for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
@@ -141,9 +141,11 @@ __device__ __forceinline__ void merge_once(const merge_args& args, merge_shared&
   // The cut that the published keys give.
   const int published = args.blocks * args.publish;
   std::uint64_t* keys = room.best;  // all the room from here on
-#pragma unroll 2
-  for (int i = threadIdx.x; i < published; i += kThreads)
-    keys[i] = rehearsal ? rehearsed_key(i) : published_key(args.published, args.publish, i);
+#pragma unroll 3
+  for (int i = threadIdx.x; i < published; i += kThreads) {
+    const std::uint64_t key = published_key(args.published, args.publish, i);
+    keys[i] = rehearsal ? rehearsed_key(i) : key;
+  }
   if (threadIdx.x == 0) shared.kept = 0;
   __syncthreads();
   const std::uint64_t cut = block_cut<kThreads>(keys, published, k, slack_of(k), shared.select);
@@ -207,20 +209,35 @@ void prepare_scan_merge() {
         "raising the merge's shared memory");
 }
 
-void launch_scan_merge(cudaStream_t stream, const merge_args& args) {
-  const std::int64_t bytes = args.k <= kFewResults ? kSmallBytes : kLargeBytes;
-  const auto best_keys =
-      std::bit_ceil(static_cast<std::uint32_t>(std::max(args.k + static_cast<int>(kMaxInBin), kThreads)));
-  const std::int64_t left = bytes - static_cast<std::int64_t>((sizeof(merge_shared) + 127) / 128 * 128) -
+merge_launch::merge_launch(const merge_args& merged) : args(merged) {
+  shared_bytes = args.k <= kFewResults ? kSmallBytes : kLargeBytes;
+  best_keys = std::bit_ceil(static_cast<std::uint32_t>(std::max(args.k + static_cast<int>(kMaxInBin), kThreads)));
+  const std::int64_t left = shared_bytes - static_cast<std::int64_t>((sizeof(merge_shared) + 127) / 128 * 128) -
                             best_keys * std::int64_t{8} - static_cast<std::int64_t>(sizeof(sort_bins));
-  const auto capacity = static_cast<std::uint32_t>(left / 8);
+  capacity = static_cast<std::uint32_t>(left / 8);
+  pointers[0] = &args;
+  pointers[1] = &best_keys;
+  pointers[2] = &capacity;
+}
+
+cudaKernelNodeParams merge_launch::node() const {
+  cudaKernelNodeParams params{};
+  params.func = reinterpret_cast<void*>(scan_merge_kernel);
+  params.gridDim = dim3(1);
+  params.blockDim = dim3(kThreads);
+  params.sharedMemBytes = static_cast<unsigned>(shared_bytes);
+  params.kernelParams = const_cast<void**>(pointers);
+  return params;
+}
+
+void merge_launch::run(cudaStream_t stream) const {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(1);
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;

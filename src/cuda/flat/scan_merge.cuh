@@ -37,14 +37,28 @@ struct merge_args {
 
 /// Once per GPU, before its first merge.
 void prepare_scan_merge();
-/// Launches the merge behind a scan on the same stream: it may begin at once, and waits for the scan by itself.
-void launch_scan_merge(cudaStream_t stream, const merge_args& args);
+/// A merge that is ready to be launched, or to be set into a graph.
+struct merge_launch {
+  merge_args args;
+  std::uint32_t best_keys;  ///< of shared memory, as `capacity`
+  std::uint32_t capacity;
+  std::int64_t shared_bytes;
+  void* pointers[3];
+
+  explicit merge_launch(const merge_args& merged);
+  merge_launch(const merge_launch&) = delete;
+  merge_launch& operator=(const merge_launch&) = delete;
+  cudaKernelNodeParams node() const;
+  /// Behind a scan on the same stream: the merge may begin at once, and waits for the scan by itself.
+  void run(cudaStream_t stream) const;
+};
 
 /// How far beyond k a cut may reach where it only shortens lists: it is found in a few steps then.
 __device__ __forceinline__ std::uint32_t slack_of(std::uint32_t k) { return k / 8 + 2; }
 
 __device__ __forceinline__ std::uint64_t published_key(const unsigned long long* published, int publish, int i) {
-  return __ldcg(published + i / publish * kMaxPublished + i % publish);
+  const int block = i >> (31 - __clz(publish));  // publish is a power of two
+  return __ldcg(published + block * kMaxPublished + (i & (publish - 1)));
 }
 
 __device__ __forceinline__ unsigned long long common_threshold(const scan_control* control) {
