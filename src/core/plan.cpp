@@ -87,27 +87,22 @@ std::optional<flat_algorithm> forced_flat_algorithm() {
   throw_invalid(kForceFlatSearch, wanted, known);
 }
 
-// When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a round trip.
-// From the prototypes' measurements: 4 KB up, a kernel and 800 bytes down take 12.6 us on an H200; on two AVX2 cores
-// one query over 10,000 x 384 in the cache takes 0.28 ms, 16 queries over 100,000 x 768 take 27.6 ms. Two cores are the
-// least that a machine with a GPU has: a larger CPU only moves the border up, and this table errs towards the GPU.
-constexpr double kGpuRoundTripUs = 12.6;
-constexpr double kCpuScanUsPerElement = 280.0 / (10'000.0 * 384.0);
-constexpr double kCpuTilesUsPerElement = 27'600.0 / (16.0 * 100'000.0 * 768.0);
-
+// When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a search from
+// the host and back, some 22 us. Measured on an H200 and its 16 AVX-512 cores: the k10 records of
+// benchmarks/results/h200/flat_gpu.json, at the shapes on both sides of each border.
 struct cpu_rule {
   std::int64_t max_queries = kAny;
   double max_work;  ///< rows x dim x queries
 };
 constexpr cpu_rule kCpuWins[] = {
-    {.max_queries = 1, .max_work = kGpuRoundTripUs / kCpuScanUsPerElement},  // about 173,000: 450 rows of 384
-    {.max_work = kGpuRoundTripUs / kCpuTilesUsPerElement},                   // about 561,000: 91 rows of 384 x 16
+    {.max_queries = 1, .max_work = 1.1e6},  // 1,000 x 1024: 22.6 us, GPU 24.0; 3,000 x 384: 25.4, GPU 23.2
+    {.max_work = 1.2e6},                    // 16 x 100 x 384: 41 us, GPU 51; 16 x 100 x 1024: 79, GPU 65
 };
 
-// Read bandwidths that `explain` turns bytes into a limit with: an H200's for corpora beyond its caches, and two cores
-// of an AVX2 machine. Measured with the prototypes; a benchmark run measures its own.
-constexpr double kH200GbPerS = 4600.0;
-constexpr double kTwoCoresGbPerS = 27.0;
+// Read bandwidths that `explain` turns bytes into a limit with, for corpora beyond the caches. Measured: `limits` of
+// benchmarks/results/h200/seeds.json and cpu-2core/flat_cpu.json; a benchmark run measures its own.
+constexpr double kH200GbPerS = 4617.0;
+constexpr double kTwoCoresGbPerS = 76.0;
 
 struct bandwidth {
   double gb_per_s;
@@ -115,7 +110,8 @@ struct bandwidth {
 };
 
 constexpr bandwidth example_bandwidth(device_kind kind) {
-  return kind == device_kind::cpu ? bandwidth{kTwoCoresGbPerS, "two AVX2 cores"} : bandwidth{kH200GbPerS, "an H200"};
+  return kind == device_kind::cpu ? bandwidth{kTwoCoresGbPerS, "two cores of an EPYC"}
+                                  : bandwidth{kH200GbPerS, "an H200"};
 }
 
 }  // namespace
