@@ -348,16 +348,7 @@ __device__ __forceinline__ void write_slots(const scan_args& args, scan_shared& 
   if (kept > kSortedSlots) {
     for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) slots[i] = room[i];
   } else {
-    int helpers = 1;  // threads that count for one key
-    while (helpers < kWarp && kept * helpers * 2 <= kThreads) helpers *= 2;
-    const std::uint32_t i = threadIdx.x / helpers;
-    const std::uint64_t mine = i < kept ? room[i] : core::kNoRow;
-    std::uint32_t rank = 0;
-#pragma unroll 4
-    for (std::uint32_t j = threadIdx.x % helpers; j < kept; j += helpers) rank += room[j] > mine;
-#pragma unroll 1
-    for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
-    if (i < kept && threadIdx.x % helpers == 0) slots[rank] = mine;
+    rank_by_counting<kThreads>(room, kept, [&](std::uint32_t rank, std::uint64_t key) { slots[rank] = key; });
   }
   if (threadIdx.x == 0) args.slot_counts[blockIdx.x] = kept;
 }

@@ -92,21 +92,6 @@ __device__ __forceinline__ void visit_slots(const merge_args& args, std::uint64_
   }
 }
 
-/// Ranks `found` keys by counting the better ones: several threads a key, no barrier between steps.
-template <class Write>
-__device__ __forceinline__ void rank_by_counting(const std::uint64_t* keys, std::uint32_t found, Write write) {
-  int helpers = 1;
-  while (helpers < kWarp && found * helpers * 2 <= kThreads) helpers *= 2;
-  const std::uint32_t i = threadIdx.x / helpers;
-  const std::uint64_t mine = i < found ? keys[i] : core::kNoRow;
-  std::uint32_t rank = 0;
-#pragma unroll 4
-  for (std::uint32_t j = threadIdx.x % helpers; j < found; j += helpers) rank += keys[j] > mine;
-#pragma unroll 1
-  for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
-  if (i < found && threadIdx.x % helpers == 0) write(rank, mine);
-}
-
 /// Sorts whatever bins could not: cuts to exactly k, then a sorting network.
 template <class Write>
 __device__ __noinline__ void sort_any(const merge_args& args, merge_shared& shared, const merge_room& room,
@@ -163,7 +148,7 @@ __device__ __forceinline__ void merge_once(const merge_args& args, merge_shared&
   };
   const bool counted = rehearsal ? k <= kCountedKeys : found <= kCountedKeys;  // rehearse the way that is likely
   if (counted) {
-    rank_by_counting(room.gathered, found, write);
+    rank_by_counting<kThreads>(room.gathered, found, write);
   } else if (found > room.capacity || !sort_by_bins<kThreads>(room.gathered, found, k, room.best, room.best_keys,
                                                               *room.bins, shared.select, write)) {
     sort_any(args, shared, room, cut, found, write);
