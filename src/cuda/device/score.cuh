@@ -29,6 +29,18 @@ __device__ __forceinline__ void step4(const float4& query, const float4& row, fl
   }
 }
 
+/// One step across lanes `Offset` apart: each lane keeps half of the values, and adds its partner's of the same half.
+template <int Offset, int N>
+__device__ __forceinline__ void halve_across_lanes(const float (&values)[N], float (&half)[N / 2], int lane) {
+  const bool upper = lane & Offset;
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) {
+    const float keep = upper ? values[i + N / 2] : values[i];
+    const float give = upper ? values[i] : values[i + N / 2];
+    half[i] = keep + __shfl_xor_sync(kFullWarp, give, Offset);
+  }
+}
+
 /// Halves the values at each step and adds across lanes `Offset`, Offset / 2, .. `Last` apart.
 template <int N, int Offset, int Last>
 __device__ __forceinline__ void add_across_lanes(float (&values)[N], int lane) {
@@ -37,14 +49,8 @@ __device__ __forceinline__ void add_across_lanes(float (&values)[N], int lane) {
       values[0] += __shfl_xor_sync(kFullWarp, values[0], Offset);
       add_across_lanes<1, Offset / 2, Last>(values, lane);
     } else {
-      const bool upper = lane & Offset;
       float half[N / 2];
-#pragma unroll
-      for (int i = 0; i < N / 2; i++) {
-        const float keep = upper ? values[i + N / 2] : values[i];
-        const float give = upper ? values[i] : values[i + N / 2];
-        half[i] = keep + __shfl_xor_sync(kFullWarp, give, Offset);
-      }
+      halve_across_lanes<Offset>(values, half, lane);
       add_across_lanes<N / 2, Offset / 2, Last>(half, lane);
 #pragma unroll
       for (int i = 0; i < N / 2; i++) values[i] = half[i];

@@ -134,14 +134,8 @@ __device__ __forceinline__ float finish(const float (&values)[N], int lane) {
     static_assert(N == kLaneElements);
     return (values[0] + values[2]) + (values[1] + values[3]);
   } else if constexpr (N > kLaneElements) {
-    const bool upper = lane & Offset;
     float half[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-      const float keep = upper ? values[i + N / 2] : values[i];
-      const float give = upper ? values[i] : values[i + N / 2];
-      half[i] = keep + __shfl_xor_sync(kFullWarp, give, Offset);
-    }
+    halve_across_lanes<Offset>(values, half, lane);
     return finish<N / 2, Offset / 2>(half, lane);
   } else {
     float whole[N];
