@@ -47,6 +47,7 @@ struct scan_args {
   std::uint64_t* spill;           // [blocks, spill_capacity]
   std::int64_t row_stride_bytes;
   std::uint32_t count;
+  std::uint32_t groups;  // of stage_rows rows
   std::int32_t dim;
   std::int32_t k;
   std::int32_t publish;     // keys a block publishes
@@ -365,7 +366,7 @@ __global__ void __launch_bounds__(kThreads, 1) flat_scan_kernel(const __grid_con
   const int warp = threadIdx.x / kWarp;
   const std::int64_t stride = args.row_stride_bytes;
   const int stage_rows = args.stage_rows;
-  const std::uint32_t groups = (args.count + stage_rows - 1) / stage_rows;
+  const std::uint32_t groups = args.groups;
   const int stages = args.stages;
   const std::uint32_t primed = args.warps * stages;
   const std::int64_t stage_bytes = stage_rows * (stride + (args.inverse_norms ? sizeof(float) : 0));
@@ -603,6 +604,7 @@ scan_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const core
   args.slot_capacity = static_cast<std::int32_t>(slot_capacity_of(request.k));
   args.ring_bytes = static_cast<std::int32_t>(ring_bytes);
   const std::int64_t groups = (corpus.count + ring.stage_rows - 1) / ring.stage_rows;
+  args.groups = static_cast<std::uint32_t>(groups);
   args.spill_capacity = (groups + blocks - 1) / blocks * ring.stage_rows;
   args.by = corpus.metric;
   if (host_query) std::copy_n(host_query, corpus.dim, args.inline_query);
