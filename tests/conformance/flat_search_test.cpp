@@ -90,5 +90,25 @@ TEST(CoveringCases, HaveEveryTypeMetricShapeAndDistribution) {
   for (const std::int64_t n : {1, 2, 5, 16, 17, 33, 64, 200}) EXPECT_TRUE(queries.contains(n)) << n;
 }
 
+// A batch on the GPU goes over the rows in phases, and only the first few thousand rows are the first: these cases
+// reach the later ones, with stages used again and again, query tiles that are full and not, and left-over blocks.
+TEST(FlatSearchBatches, EqualTheReferenceToTheBitBeyondTheFirstPhase) {
+  const test_case cases[] = {
+      {element_type::f32, metric::inner_product, 20000, 384, 10, 9, "normal", 1},
+      {element_type::f32, metric::cosine, 20000, 100, 100, 33, "ascending", 2},
+      {element_type::f32, metric::l2, 18000, 768, 100, 17, "normal", 3},
+      {element_type::f32, metric::inner_product, 17000, 1000, 1, 16, "ties_90", 4},
+      {element_type::f16, metric::inner_product, 20000, 256, 10, 24, "normal", 5},
+      {element_type::bf16, metric::cosine, 20000, 130, 1000, 12, "normal", 6},
+      {element_type::i8, metric::l2, 20000, 128, 100, 48, "normal", 7},
+      {element_type::u8, metric::inner_product, 20000, 384, 10, 16, "ascending", 8},
+      {element_type::f32, metric::inner_product, 40000, 32, 10, 100, "normal", 9},
+  };
+  const bool sanitized = kReducedCoverings == 1;
+  for (const test_case& what : cases) {
+    if (!sanitized || what.rows * what.dim * what.queries < 100'000'000) run_case(what);
+  }
+}
+
 }  // namespace
 }  // namespace shortlist::conformance

@@ -13,6 +13,11 @@ __device__ __forceinline__ void barrier_init(std::uint64_t* barrier, std::uint32
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
+/// Ends a barrier's life: its memory may then become another.
+__device__ __forceinline__ void barrier_forget(std::uint64_t* barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 /// Makes initialised barriers visible to the copy engine.
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -24,6 +29,26 @@ __device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, std::uint
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
+
+/// Arrives, and says whether all have. Of those that arrive at about the same time, more than the last may say so.
+__device__ __forceinline__ bool barrier_arrive_completes(std::uint64_t* barrier) {
+  std::uint32_t complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      ".reg .b64 state;\n"
+      "mbarrier.arrive.shared::cta.b64 state, [%1];\n"
+      "mbarrier.test_wait.shared::cta.b64 done, [%1], state;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(complete)
+      : "r"(shared_address(barrier))
+      : "memory");
+  return complete != 0;
+}
+
+/// Orders what the threads have written to shared memory before what the copy engine does to it later.
+__device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
   asm volatile(

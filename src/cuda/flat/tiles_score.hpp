@@ -49,4 +49,8 @@ inline constexpr std::int64_t kMaxStreamQueries = 8;
 bool stream_serves(std::int64_t queries, std::int64_t dim);
 void launch_stream_phase(cudaStream_t stream, const score_phase& phase, int multiprocessors);
 
+/// Teams of warps over resident queries (tiles_team.cu): more queries than the stream's, at dims that fit.
+bool team_serves(std::int64_t queries, std::int64_t dim, element_type type);
+void launch_team_phase(cudaStream_t stream, const score_phase& phase, int multiprocessors);
+
 }  // namespace shortlist::cuda

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kMaxBatch = 1024;                         // queries that share the passes over the rows
 constexpr std::int64_t kMaxDim = 65536;                          // of the public API
 constexpr std::int64_t kPreparedBytes = std::int64_t{32} << 20;  // prepared queries: 10k of 768, 128 of kMaxDim
-constexpr std::int64_t kListBytes = std::int64_t{256} << 20;     // 1,024 queries: phases of 32k rows
+constexpr std::int64_t kListBytes = std::int64_t{1} << 30;       // 1,024 queries: phases of 131k rows
 constexpr std::int64_t kMinPhaseRows = 8192;                     // shorter phases would leave multiprocessors idle
 constexpr std::int64_t kFirstPhaseRows = 16384;
 constexpr std::int64_t kFirstPhaseKs = 4;  // the first phase has at least this many rows per result
@@ -152,7 +152,8 @@ void search_batch(cudaStream_t stream, unsigned char* base, const search_layout&
 
   const int tile_queries = batch.count <= kNarrowTile ? kNarrowTile : kWideTile;
   const bool streams = stream_serves(batch.count, batch.dim);
-  if (!streams) launch_tiles_prepare(stream, batch, tile_queries, prepared);
+  const bool teams = !streams && team_serves(batch.count, batch.dim, corpus.type);
+  if (!streams && !teams) launch_tiles_prepare(stream, batch, tile_queries, prepared);
   for (std::int64_t done = 0; done < corpus.count; done += phase.row_count) {
     phase.first_row = done;
     phase.kind = done == 0 ? phase_kind::dense : phase_kind::filtered;
@@ -161,6 +162,8 @@ void search_batch(cudaStream_t stream, unsigned char* base, const search_layout&
                           : std::min({corpus.count - done, at.capacity - at.kept, kPhaseGrowth * done, kMaxPhaseRows});
     if (streams) {
       launch_stream_phase(stream, phase, multiprocessors);
+    } else if (teams) {
+      launch_team_phase(stream, phase, multiprocessors);
     } else {
       launch_tiles_phase(stream, phase, tile_queries, multiprocessors);
     }
