@@ -65,7 +65,13 @@ int run(int argc, char** argv) {
   }
 
   std::string command = "shortlist_bench";
-  for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--out") {
+      ++i;  // where the result goes says nothing about it
+    } else {
+      command += std::string(" ") + argv[i];
+    }
+  }
   nlohmann::ordered_json document = {{"campaign", chosen},
                                      {"machine", describe_machine()},
                                      {"commit", commit()},

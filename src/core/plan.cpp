@@ -88,15 +88,15 @@ std::optional<flat_algorithm> forced_flat_algorithm() {
 }
 
 // When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a search from
-// the host and back, some 22 us. Measured on an H200 and its 16 AVX-512 cores: the k10 records of
-// benchmarks/results/h200/flat_gpu.json, at the shapes on both sides of each border.
+// the host and back, some 20 us for a query and 35 for a batch. Measured on an H200 and its 16 AVX-512 cores: the k10
+// records of benchmarks/results/h200/flat_gpu.json, at the shapes on both sides of each border.
 struct cpu_rule {
   std::int64_t max_queries = kAny;
   double max_work;  ///< rows x dim x queries
 };
 constexpr cpu_rule kCpuWins[] = {
-    {.max_queries = 1, .max_work = 1.1e6},  // 1,000 x 1024: 22.6 us, GPU 24.0; 3,000 x 384: 25.4, GPU 23.2
-    {.max_work = 1.2e6},                    // 16 x 100 x 384: 41 us, GPU 51; 16 x 100 x 1024: 79, GPU 65
+    {.max_queries = 1, .max_work = 1.0e6},  // 1,000 x 384: 15.0 us, GPU 20.4; 1,000 x 1024: 20.9, GPU 20.4
+    {.max_work = 0.6e6},                    // 16 x 100 x 128: 31 us, GPU 34; 16 x 100 x 384: 44, GPU 36
 };
 
 // Read bandwidths that `explain` turns bytes into a limit with, for corpora beyond the caches. Measured: `limits` of

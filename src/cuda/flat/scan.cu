@@ -13,6 +13,7 @@
 // before the merge 363, no cliff with k or ties -> the merge as a kernel of its own that rehearses 354 -> cuts probed
 // by all warps at once 353. int8: 32 lanes a row 166 -> eight lanes 125 -> 122 with the last two steps.
 #include <algorithm>
+#include <exception>
 
 #include "core/order.hpp"
 #include "core/score.hpp"
@@ -661,27 +662,38 @@ scan_graph::scan_graph(void* workspace, int multiprocessors) : multiprocessors_(
   const core::flat_corpus corpus{.rows = workspace, .row_stride_bytes = 16, .count = 1, .dim = 1};
   const core::flat_request request{.query_count = 1, .k = 1};
   cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
   if (code == cudaSuccess) {
-    launch_both(stream, plan_scan(workspace, corpus, request, nullptr, {}, multiprocessors));
-    code = cudaStreamEndCapture(stream, &graph);
+    std::exception_ptr failure;
+    try {
+      launch_both(stream, plan_scan(workspace, corpus, request, nullptr, {}, multiprocessors));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    code = cudaStreamEndCapture(stream, &graph_);
+    if (failure) {
+      release();
+      cudaStreamDestroy(stream);
+      std::rethrow_exception(failure);
+    }
   }
+  cudaStreamDestroy(stream);
   cudaGraphNode_t nodes[2] = {};
   std::size_t count = 1;
-  if (code == cudaSuccess) code = cudaGraphGetRootNodes(graph, nodes, &count);
+  if (code == cudaSuccess) code = cudaGraphGetRootNodes(graph_, nodes, &count);
   scan_node_ = nodes[0];
   count = 2;
-  if (code == cudaSuccess) code = cudaGraphGetNodes(graph, nodes, &count);
+  if (code == cudaSuccess) code = cudaGraphGetNodes(graph_, nodes, &count);
   merge_node_ = nodes[0] == scan_node_ ? nodes[1] : nodes[0];
-  if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
-  graph_ = graph;  // its nodes name those of the executable
-  cudaStreamDestroy(stream);
+  if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph_, 0);  // its nodes are named by graph_'s
+  if (code != cudaSuccess) release();
   check(code, "making the scan's graph");
 }
 
-scan_graph::~scan_graph() {
+scan_graph::~scan_graph() { release(); }
+
+void scan_graph::release() {
   if (executable_) cudaGraphExecDestroy(executable_);
   if (graph_) cudaGraphDestroy(graph_);
 }

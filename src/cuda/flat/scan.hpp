@@ -47,6 +47,8 @@ class scan_graph {
               const float* host_query, completion_flag done);
 
  private:
+  void release();
+
   int multiprocessors_;
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;

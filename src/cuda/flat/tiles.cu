@@ -1,4 +1,4 @@
-// Exact search for any number of queries: canonical scores on CUDA cores in tiles of rows x queries.
+// Exact search for any number of queries at any dim: canonical scores on CUDA cores in tiles of rows x queries.
 //
 // Why it is fast: a thread owns 8 rows x 8 queries, so that 64 fused multiply-adds follow 10 loads from shared memory,
 // and the order of the score's 128 partial sums costs no register beyond three sets of sums: lane class c = lane / 4
@@ -11,9 +11,9 @@
 // End of a tile: score, key, compare with the query's least key, append to its list: one atomic per query and warp.
 // Phases, lists and prunes: tiles_search.cu.
 // Limit: 2 x rows x queries x dim flops, plus 127 adds a pair. At dim 768, 64 of 76 instructions of a step multiply,
-// and copies, merges and the tile's end leave about 60 % of all instructions to multiply. Measured on an H200 (1M x 768
-// fp32, k 100): 16 queries 1.96 ms, 64 queries 4.44, 1024 queries 69.8, which is 22 TFLOP/s: a good third of the
-// multiply-add rate, so more is lost than instructions explain; which stalls take it has not been profiled.
+// and copies, merges and the tile's end leave about 60 % of all instructions to multiply. Measured on an H200, before
+// the teams took these shapes (1M x 768 fp32, k 100): 16 queries 1.96 ms, 64 queries 4.44, 1024 queries 69.8, which is
+// 22 TFLOP/s. Block barriers, and two levels of the tree in shared memory, take what the teams gain.
 // History: 4 x 8 a thread on 512 threads would be bound by shared memory (8 loads' time for 8 of arithmetic, against
 // 12 for 16) -> 8 x 8 on 256 threads, run-time strides: 82 instructions a step, 80 a stage for copies -> strides at
 // compile time, steps unrolled, copies at constant distances: 76 and 54.

@@ -34,7 +34,7 @@ constexpr int kRows = 8;         // of a stage
 constexpr int kWarpQueries = 8;  // of a warp
 constexpr int kSums = kRows * kWarpQueries;
 constexpr int kQueryLanes = kWarp / kWarpQueries;  // lanes that end with the same query
-constexpr int kQueryQuads = kWarpQueries / 4;     // 16-byte loads of a lane's queries
+constexpr int kQueryQuads = kWarpQueries / 4;      // 16-byte loads of a lane's queries
 constexpr int kGroups = core::kPartialSums / kWarp;
 constexpr int kLaneRows = 2;  // finished sums that a lane holds, of one query
 constexpr int kMaxSlots = 16;
@@ -119,8 +119,7 @@ __device__ __forceinline__ void load(operands& to, const lane_place<E>& at, int 
 #pragma unroll
   for (int v = 0; v < kQueryQuads; v++) to.q[v] = at.queries[(step * kGroups * kQueryQuads + v) * kWarp];
 #pragma unroll
-  for (int r = 0; r < kRows; r++)
-    to.x[r] = stored<E>::widen(at.rows[step * core::kPartialSums + r * kPitch<Steps>]);
+  for (int r = 0; r < kRows; r++) to.x[r] = stored<E>::widen(at.rows[step * core::kPartialSums + r * kPitch<Steps>]);
 }
 
 template <bool L2, bool Fresh>
@@ -255,8 +254,8 @@ __device__ __forceinline__ void stage_queries(const team_args& args, int first_q
 
 /// Two finished rows of a query enter its list, if they may; a query's lanes are neighbours.
 __device__ __forceinline__ void enter_lane_rows(const candidate_lists& lists, phase_kind phase, int query, int lane,
-                                                const std::uint32_t (&keys)[kLaneRows],
-                                                const bool (&passes)[kLaneRows], int row, std::uint32_t position) {
+                                                const std::uint32_t (&keys)[kLaneRows], const bool (&passes)[kLaneRows],
+                                                int row, std::uint32_t position) {
   std::uint64_t* list = lists.keys + query * lists.capacity;
   if (phase == phase_kind::dense) {
 #pragma unroll
