@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kHeaderBytes = 8;
 
 bool fits(const input_file& file, std::uint32_t rows, std::uint32_t dim, stored_type type) {
-  return dim > 0 && checked_end(kHeaderBytes, rows, dim, type) == file.size_bytes();
+  return dim > 0 && checked_end(kHeaderBytes, rows, dim, size_bytes(type)) == file.size_bytes();
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ vector_layout bin_layout(const input_file& file, stored_type type) {
     const bool swapped = fits(file, __builtin_bswap32(rows), __builtin_bswap32(dim), type);
     const char* hint = swapped ? " (they would fit as big-endian numbers)" : "";
     if (dim == 0) throw_corrupt(file, fmt::format("dim at offset 4 is 0; allowed is 1 or more{}", hint));
-    const std::optional<std::int64_t> end = checked_end(kHeaderBytes, rows, dim, type);
+    const std::optional<std::int64_t> end = checked_end(kHeaderBytes, rows, dim, size_bytes(type));
     throw_corrupt(file, fmt::format("rows at offset 0 is {} and dim at offset 4 is {}, for which the file must have {} "
                                     "bytes; it has {}{}",
                                     rows, dim, end ? fmt::to_string(*end) : "2^63 or more", file.size_bytes(), hint));

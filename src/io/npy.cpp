@@ -1,6 +1,8 @@
 // NumPy's npy format, versions 1 to 3: a magic, a version, a header length, the header (a Python dictionary of
-// literals, padded with spaces and ended by a line feed), then the array. What is read: little-endian, C order, one or
-// two axes.
+// literals, padded with spaces and ended by a line feed), then the array. What is read: little-endian, one or two axes,
+// and as vectors C order alone.
+#include "io/npy.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +30,7 @@ constexpr npy_dtype kDtypes[] = {{"<f4", stored_type::f32}, {"<f2", stored_type:
                                  {"|u1", stored_type::u8},  {"<i4", stored_type::i32}, {"<i8", stored_type::i64}};
 constexpr std::string_view kDtypeNames = "<f4, <f2, |i1, |u1, and for ids <i4 and <i8";
 
-struct npy_header {
+struct dictionary {
   std::optional<std::string> descr;
   std::optional<bool> fortran_order;
   std::optional<std::vector<std::int64_t>> shape;
@@ -41,11 +43,11 @@ struct npy_header {
 // Parses the dictionary. Only what NumPy itself writes is taken: three keys, each once, in any order.
 class dictionary_parser {
  public:
-  dictionary_parser(const input_file& file, std::string_view text, std::int64_t offset)
-      : file_(file), text_(text), offset_(offset) {}
+  dictionary_parser(const input_file& file, std::string_view text, std::int64_t offset, std::string_view dtypes)
+      : file_(file), text_(text), offset_(offset), dtypes_(dtypes) {}
 
-  npy_header parse() {
-    npy_header header;
+  dictionary parse() {
+    dictionary header;
     expect('{');
     while (!accept('}')) {
       entry(header);
@@ -61,13 +63,12 @@ class dictionary_parser {
   }
 
  private:
-  void entry(npy_header& header) {
+  void entry(dictionary& header) {
     const std::string key = quoted();
     expect(':');
     if (key == "descr" && !header.descr) {
       skip_space();
-      if (peek() == '[')
-        throw_unsupported(file_, fmt::format("descr is a structured dtype; allowed is {}", kDtypeNames));
+      if (peek() == '[') throw_unsupported(file_, fmt::format("descr is a structured dtype; allowed is {}", dtypes_));
       header.descr = quoted();
     } else if (key == "fortran_order" && !header.fortran_order) {
       header.fortran_order = boolean();
@@ -153,7 +154,8 @@ class dictionary_parser {
 
   const input_file& file_;
   std::string_view text_;
-  std::int64_t offset_;  // of the text in the file
+  std::int64_t offset_;      // of the text in the file
+  std::string_view dtypes_;  // what the caller reads
   std::size_t position_ = 0;
 };
 
@@ -161,13 +163,17 @@ stored_type to_stored_type(const input_file& file, std::string_view descr) {
   for (const npy_dtype& known : kDtypes) {
     if (known.name == descr) return known.type;
   }
-  throw_unsupported(file, fmt::format("descr is '{}'{}; allowed is {}", descr,
-                                      descr.substr(0, 1) == ">" ? ", a big-endian type" : "", kDtypeNames));
+  throw_unknown_dtype(file, descr, kDtypeNames);
 }
 
 }  // namespace
 
-vector_layout npy_layout(const input_file& file) {
+void throw_unknown_dtype(const input_file& file, std::string_view descr, std::string_view dtypes) {
+  throw_unsupported(file, fmt::format("descr is '{}'{}; allowed is {}", descr,
+                                      descr.substr(0, 1) == ">" ? ", a big-endian type" : "", dtypes));
+}
+
+npy_header read_npy_header(const input_file& file, std::string_view dtypes) {
   constexpr std::int64_t kPreambleBytes = static_cast<std::int64_t>(kMagic.size()) + kVersionBytes;
   std::array<char, kPreambleBytes> preamble{};
   if (file.size_bytes() < kPreambleBytes + 2) {
@@ -198,26 +204,32 @@ vector_layout npy_layout(const input_file& file) {
   }
   std::string text(length, '\0');
   file.read(header_begin, length, text.data());
-  const npy_header header = dictionary_parser(file, text, header_begin).parse();
-
-  const stored_type type = to_stored_type(file, *header.descr);
-  if (*header.fortran_order) throw_unsupported(file, "fortran_order is True; allowed is False (C order)");
+  const dictionary header = dictionary_parser(file, text, header_begin, dtypes).parse();
   const std::vector<std::int64_t>& shape = *header.shape;
   if (shape.size() != 1 && shape.size() != 2) {
     throw_unsupported(
         file, fmt::format("shape is ({}); allowed are two axes, or one axis for one row", fmt::join(shape, ", ")));
   }
-  const std::int64_t rows = shape.size() == 2 ? shape[0] : 1;
-  const std::int64_t dim = shape.back();
-  if (dim == 0) throw_corrupt(file, fmt::format("shape is ({}); dim must be 1 or more", fmt::join(shape, ", ")));
-  const std::int64_t begin = header_begin + length;
-  const std::optional<std::int64_t> end = checked_end(begin, rows, dim, type);
-  if (end != file.size_bytes()) {
-    throw_corrupt(file, fmt::format("shape is ({}) of {}, for which the file must have {} bytes; it has {}",
-                                    fmt::join(shape, ", "), *header.descr, end ? fmt::to_string(*end) : "2^63 or more",
-                                    file.size_bytes()));
+  return {*header.descr, *header.fortran_order, shape, header_begin + length};
+}
+
+void check_npy_size(const input_file& file, const npy_header& header, std::int64_t element_bytes) {
+  const std::optional<std::int64_t> end = checked_end(header.begin, header.rows(), header.cols(), element_bytes);
+  if (end == file.size_bytes()) return;
+  throw_corrupt(file, fmt::format("shape is ({}) of {}, for which the file must have {} bytes; it has {}",
+                                  fmt::join(header.shape, ", "), header.descr,
+                                  end ? fmt::to_string(*end) : "2^63 or more", file.size_bytes()));
+}
+
+vector_layout npy_layout(const input_file& file) {
+  const npy_header header = read_npy_header(file, kDtypeNames);
+  const stored_type type = to_stored_type(file, header.descr);
+  if (header.fortran_order) throw_unsupported(file, "fortran_order is True; allowed is False (C order)");
+  if (header.cols() == 0) {
+    throw_corrupt(file, fmt::format("shape is ({}); dim must be 1 or more", fmt::join(header.shape, ", ")));
   }
-  return {type, rows, dim, begin, 0};
+  check_npy_size(file, header, size_bytes(type));
+  return {type, header.rows(), header.cols(), header.begin, 0};
 }
 
 }  // namespace shortlist::io

@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <new>
-#include <stdexcept>
 
-#include "core/message.hpp"
+#include "io/allocate.hpp"
 #include "io/vector_layout.hpp"
 #include "shortlist/error.hpp"
 #include "shortlist/io.hpp"
@@ -29,12 +27,13 @@ std::string_view to_string(stored_type type) {
   return "";
 }
 
-std::optional<std::int64_t> checked_end(std::int64_t begin, std::int64_t rows, std::int64_t dim, stored_type type) {
+std::optional<std::int64_t> checked_end(std::int64_t begin, std::int64_t rows, std::int64_t dim,
+                                        std::int64_t element_bytes) {
   std::int64_t row_bytes = 0;
   std::int64_t bytes = 0;
   std::int64_t end = 0;
   // A row is checked by itself: it must not overflow where there are no rows either.
-  if (__builtin_mul_overflow(dim, size_bytes(type), &row_bytes) || __builtin_mul_overflow(rows, row_bytes, &bytes) ||
+  if (__builtin_mul_overflow(dim, element_bytes, &row_bytes) || __builtin_mul_overflow(rows, row_bytes, &bytes) ||
       __builtin_add_overflow(begin, bytes, &end)) {
     return std::nullopt;
   }
@@ -88,20 +87,6 @@ constexpr named_format kFormats[] = {{"fvecs", vector_format::fvecs}, {"bvecs", 
 constexpr std::string_view kExtensions = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .ibin or .npy";
 
 constexpr std::int64_t kBufferBytes = std::int64_t{4} << 20;  // of one conversion step: large enough for the disk
-
-template <class T>
-std::vector<T> allocate(const std::filesystem::path& path, std::int64_t count) {
-  const std::int64_t bytes = count > std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(sizeof(T))
-                                 ? std::numeric_limits<std::int64_t>::max()
-                                 : count * static_cast<std::int64_t>(sizeof(T));
-  try {
-    return std::vector<T>(static_cast<std::size_t>(count));
-  } catch (const std::bad_alloc&) {
-    throw out_of_memory(fmt::format("'{}' needs {} of memory", path.string(), core::readable_bytes(bytes)));
-  } catch (const std::length_error&) {
-    throw out_of_memory(fmt::format("'{}' needs {} of memory", path.string(), core::readable_bytes(bytes)));
-  }
-}
 
 element_type vector_type(const io::input_file& file, io::stored_type type) {
   switch (type) {
@@ -172,7 +157,7 @@ vectors read_vectors(const std::filesystem::path& path) { return read_vectors(pa
 vectors read_vectors(const std::filesystem::path& path, vector_format format) {
   vector_file file(path, format);
   vectors all{file.rows(), file.dim(), file.type(), {}};
-  all.data = allocate<std::byte>(path, all.rows * all.dim * size_bytes(all.type));
+  all.data = io::allocate<std::byte>(path, all.rows * all.dim * size_bytes(all.type));
   file.read(0, all.rows, all.data.data());
   return all;
 }
@@ -186,7 +171,7 @@ id_table read_ids(const std::filesystem::path& path, vector_format format) {
     throw unsupported(
         fmt::format("'{}' holds {}; ids are i32 or i64", file.path().string(), io::to_string(layout.type)));
   }
-  id_table table{layout.rows, layout.dim, allocate<std::int64_t>(path, layout.rows * layout.dim)};
+  id_table table{layout.rows, layout.dim, io::allocate<std::int64_t>(path, layout.rows * layout.dim)};
   if (layout.rows == 0) return table;
   if (layout.type == io::stored_type::i64) {
     io::read_rows(file, layout, 0, layout.rows, table.data.data());
@@ -194,7 +179,7 @@ id_table read_ids(const std::filesystem::path& path, vector_format format) {
   }
   const std::int64_t rows_at_once =
       std::min(layout.rows, std::max(std::int64_t{1}, kBufferBytes / layout.data_bytes()));
-  auto narrow = allocate<std::int32_t>(path, rows_at_once * layout.dim);
+  auto narrow = io::allocate<std::int32_t>(path, rows_at_once * layout.dim);
   for (std::int64_t first = 0; first < layout.rows; first += rows_at_once) {
     const std::int64_t rows = std::min(rows_at_once, layout.rows - first);
     io::read_rows(file, layout, first, rows, narrow.data());

@@ -55,8 +55,9 @@ vector_layout layout_of(const input_file& file, vector_format format);
 /// @throws corrupt_file if a row's own dimension differs, io_error.
 void read_rows(const input_file& file, const vector_layout& layout, std::int64_t first, std::int64_t count, void* out);
 
-/// begin + rows * dim * size, or empty if that is 2^63 or more.
-std::optional<std::int64_t> checked_end(std::int64_t begin, std::int64_t rows, std::int64_t dim, stored_type type);
+/// begin + rows * dim * element_bytes, or empty if that is 2^63 or more.
+std::optional<std::int64_t> checked_end(std::int64_t begin, std::int64_t rows, std::int64_t dim,
+                                        std::int64_t element_bytes);
 
 [[noreturn]] void throw_corrupt(const input_file& file, const std::string& problem);
 
