@@ -1,4 +1,5 @@
-// Files of vectors: fvecs, bvecs, ivecs, fbin, u8bin, i8bin, ibin and npy. The formats stand in docs/files.md.
+// Files of vectors: fvecs, bvecs, ivecs, fbin, u8bin, i8bin, ibin and npy; and npy files of matrices. The formats stand
+// in docs/files.md.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shortlist/top_k.hpp"
 #include "shortlist/types.hpp"
 
 namespace shortlist {
@@ -76,5 +78,32 @@ id_table read_ids(const std::filesystem::path& path, vector_format format);
 void write_ibin(const std::filesystem::path& path, matrix_view<const std::int64_t> ids);
 /// Writes fp32 vectors as fbin, in the same manner.
 void write_fbin(const std::filesystem::path& path, matrix_view<const float> data);
+
+/// A matrix of values in memory, in the order in which its file has it.
+struct matrix_data {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  value_type type = value_type::f32;
+  bool column_major = false;    ///< NumPy's Fortran order
+  std::vector<std::byte> data;  ///< dense
+
+  /// Strides of at least 1, also where the other extent is 0.
+  value_matrix view() const {
+    const std::int64_t down = column_major ? 1 : cols, across = column_major ? rows : 1;
+    return {data.data(), type, rows, cols, down > 0 ? down : 1, across > 0 ? across : 1};
+  }
+};
+
+/// Reads an npy file of float32, float16 or float64, in C or Fortran order, whatever its name. One axis is one row.
+/// @throws io_error, corrupt_file, out_of_memory, unsupported for another dtype, big-endian or more axes.
+matrix_data read_npy_matrix(const std::filesystem::path& path);
+
+/// Writes a matrix as npy of two axes in C order, beside `path` and then over it.
+/// @throws invalid_argument if an extent, a stride or the pointer is wrong, unsupported for bf16, which npy does not
+/// have, io_error; an old file then stays.
+void write_npy(const std::filesystem::path& path, const value_matrix& values);
+void write_npy(const std::filesystem::path& path, matrix_view<const std::int32_t> values);
+void write_npy(const std::filesystem::path& path, matrix_view<const std::int64_t> values);
+void write_npy(const std::filesystem::path& path, matrix_view<const std::uint8_t> values);
 
 }  // namespace shortlist

@@ -10,6 +10,7 @@
 
 #include "shortlist/device.hpp"
 #include "shortlist/flat_index.hpp"
+#include "shortlist/top_k.hpp"
 
 namespace shortlist::core {
 
@@ -34,6 +35,14 @@ struct flat_request {
   std::int64_t k = 0;
   float* scores = nullptr;
   std::int64_t* ids = nullptr;
+};
+
+/// A row-wise top k whose arguments were checked; see shortlist/top_k.hpp.
+struct top_k_request {
+  value_matrix matrix;
+  ragged_rows ragged;
+  top_k_options options;
+  top_k_output out;
 };
 
 /// A backend's scratch memory for one search at a time.
@@ -82,6 +91,10 @@ class backend {
   /// Host to host: queries and outputs are host memory; complete on return. Allocates nothing.
   virtual void flat_search_host(void* stream, scratch& memory, const flat_corpus& corpus,
                                 const flat_request& request) = 0;
+
+  // Row-wise top k.
+  /// Asynchronous on `stream`, can be captured. @throws unsupported where the backend does not have it.
+  virtual void top_k(void* stream, const top_k_request& request) = 0;
 };
 
 /// The backend of a device; one object per device for the life of the process.

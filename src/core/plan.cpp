@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 constexpr const char* kForceFlatSearch = "SHORTLIST_FORCE_FLAT_SEARCH";
+constexpr const char* kForceTopK = "SHORTLIST_FORCE_TOP_K";
 
 struct flat_algorithm_name {
   std::string_view name;
@@ -75,16 +76,61 @@ const flat_rule& rule_for(device_kind kind, const search_shape& shape) {
   return rules.back();
 }
 
-/// The algorithm that the environment asks for; an empty value counts as unset.
-std::optional<flat_algorithm> forced_flat_algorithm() {
-  const char* wanted = std::getenv(kForceFlatSearch);
+/// The algorithm that an environment variable asks for; an empty value counts as unset.
+template <class Named, std::size_t Count>
+auto forced_by(const char* variable, const Named (&table)[Count]) -> std::optional<decltype(table[0].algorithm)> {
+  const char* wanted = std::getenv(variable);
   if (!wanted || !*wanted) return std::nullopt;
-  for (const auto& [name, algorithm] : kFlatAlgorithms) {
+  for (const auto& [name, algorithm] : table) {
     if (name == wanted) return algorithm;
   }
   std::string known;
-  for (const auto& entry : kFlatAlgorithms) known += (known.empty() ? "" : " or ") + std::string(entry.name);
-  throw_invalid(kForceFlatSearch, wanted, known);
+  for (const auto& entry : table) known += (known.empty() ? "" : " or ") + std::string(entry.name);
+  throw_invalid(variable, wanted, known);
+}
+
+std::optional<flat_algorithm> forced_flat_algorithm() { return forced_by(kForceFlatSearch, kFlatAlgorithms); }
+
+// Row-wise top k.
+
+struct top_k_algorithm_name {
+  std::string_view name;
+  top_k_algorithm algorithm;
+};
+constexpr top_k_algorithm_name kTopKAlgorithms[] = {{"whole_rows", top_k_algorithm::whole_rows},
+                                                    {"split_rows", top_k_algorithm::split_rows}};
+
+struct top_k_rule {
+  std::int64_t max_rows = kAny;
+  std::int64_t min_cols = 0;
+  std::int64_t min_cols_per_k = 0;
+  bool serves_early_stop = true;
+  top_k_algorithm algorithm;
+  std::string_view reason;
+
+  constexpr bool holds(const top_k_shape& shape) const {
+    return shape.rows <= max_rows && shape.cols >= min_cols && shape.cols / shape.k >= min_cols_per_k &&
+           (serves_early_stop || !shape.early_stop);
+  }
+};
+
+// A part of a row keeps its own k best, so a part much longer than k is what makes splitting pay.
+constexpr top_k_rule kTopKRules[] = {
+    {.max_rows = 8,
+     .min_cols = 1 << 17,
+     .min_cols_per_k = 64,
+     .serves_early_stop = false,
+     .algorithm = top_k_algorithm::split_rows,
+     .reason = "few long rows: all workers share a row, and the best of their parts are few"},
+    {.algorithm = top_k_algorithm::whole_rows,
+     .reason = "a row fits a worker: it is read once, and the threshold search touches its keys only"},
+};
+
+const top_k_rule& top_k_rule_for(const top_k_shape& shape) {
+  for (const top_k_rule& rule : kTopKRules) {
+    if (rule.holds(shape)) return rule;
+  }
+  return std::end(kTopKRules)[-1];
 }
 
 // When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a search from
@@ -163,6 +209,45 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
       shape.queries, shape.queries == 1 ? "query" : "queries", shape.rows, shape.dim, to_string(shape.type),
       to_string(shape.metric), shape.k, device_description, to_string(plan.algorithm), plan.reason, read_bytes / 1e6,
       elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine, read_bytes / (gb_per_s * 1e6));
+}
+
+std::string_view to_string(top_k_algorithm algorithm) {
+  for (const auto& entry : kTopKAlgorithms) {
+    if (entry.algorithm == algorithm) return entry.name;
+  }
+  return "unknown";
+}
+
+top_k_plan plan_top_k(device_kind, const top_k_shape& shape) {
+  if (const auto forced = forced_by(kForceTopK, kTopKAlgorithms)) {
+    return {*forced, fmt::format("forced by {}={}", kForceTopK, to_string(*forced))};
+  }
+  const top_k_rule& rule = top_k_rule_for(shape);
+  return {rule.algorithm, std::string(rule.reason)};
+}
+
+top_k_algorithm choose_top_k_algorithm(device_kind, const top_k_shape& shape) {
+  if (const auto forced = forced_by(kForceTopK, kTopKAlgorithms)) return *forced;
+  return top_k_rule_for(shape).algorithm;
+}
+
+std::string explain_top_k(device_kind kind, std::string_view device_description, const top_k_shape& shape) {
+  const top_k_plan plan = plan_top_k(kind, shape);
+  const double rows = static_cast<double>(shape.rows);
+  const double value_bytes = static_cast<double>(size_bytes(shape.type));
+  const double read_bytes = rows * static_cast<double>(shape.cols) * value_bytes;
+  const double written_bytes = rows * static_cast<double>(shape.k) * (value_bytes + 8.0);
+  const auto [gb_per_s, machine] = example_bandwidth(kind);
+  return fmt::format(
+      "top k:      k {} of each of {} rows x {} {}{}\n"
+      "device:     {}\n"
+      "algorithm:  {}\n"
+      "because:    {}\n"
+      "moves:      reads {:.6g} MB, writes {:.6g} MB of values and 64-bit indices\n"
+      "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n",
+      shape.k, shape.rows, shape.cols, to_string(shape.type), shape.early_stop ? ", stopped early" : "",
+      device_description, to_string(plan.algorithm), plan.reason, read_bytes / 1e6, written_bytes / 1e6, gb_per_s,
+      machine, (read_bytes + written_bytes) / (gb_per_s * 1e6));
 }
 
 }  // namespace shortlist::core

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "shortlist/device.hpp"
+#include "shortlist/top_k.hpp"
 
 namespace shortlist::core {
 
@@ -33,5 +34,27 @@ bool cpu_wins(const search_shape& shape) noexcept;
 
 /// For people: the plan, the bytes that the search reads, and the limit that follows.
 std::string explain_flat_search(device_kind kind, std::string_view device_description, const search_shape& shape);
+
+/// How a row-wise top k divides its work.
+enum class top_k_algorithm : std::uint8_t {
+  whole_rows,  ///< each row by one worker, which holds it as keys and searches the threshold
+  split_rows,  ///< a row over all workers: the best of every part, then the best of those
+};
+
+std::string_view to_string(top_k_algorithm algorithm);
+
+struct top_k_plan {
+  top_k_algorithm algorithm = top_k_algorithm::whole_rows;
+  std::string reason;  ///< one sentence: the rule that held, or the environment variable that forced it
+};
+
+/// The plan of a row-wise top k. SHORTLIST_FORCE_TOP_K overrides it by name.
+/// @throws invalid_argument if that variable names no algorithm; the message lists the known ones.
+top_k_plan plan_top_k(device_kind kind, const top_k_shape& shape);
+/// The same without the sentence, for the hot path: allocates nothing.
+top_k_algorithm choose_top_k_algorithm(device_kind kind, const top_k_shape& shape);
+
+/// For people: the plan, the bytes that the op reads and writes, and the limit that follows.
+std::string explain_top_k(device_kind kind, std::string_view device_description, const top_k_shape& shape);
 
 }  // namespace shortlist::core

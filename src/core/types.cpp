@@ -1,9 +1,10 @@
-// Names of element types and metrics.
+// Names of element types, value types and metrics.
 #include "shortlist/types.hpp"
 
 #include <string>
 
 #include "core/message.hpp"
+#include "shortlist/top_k.hpp"
 
 namespace shortlist {
 namespace {
@@ -19,6 +20,8 @@ constexpr named<element_type> kElementTypes[] = {{"f32", element_type::f32},
                                                  {"bf16", element_type::bf16},
                                                  {"i8", element_type::i8},
                                                  {"u8", element_type::u8}};
+constexpr named<value_type> kValueTypes[] = {
+    {"f32", value_type::f32}, {"f16", value_type::f16}, {"bf16", value_type::bf16}, {"f64", value_type::f64}};
 constexpr named<metric> kMetrics[] = {
     {"inner_product", metric::inner_product}, {"cosine", metric::cosine}, {"l2", metric::l2}};
 constexpr named<metric> kMetricShorthands[] = {{"ip", metric::inner_product}, {"cos", metric::cosine}};
@@ -35,12 +38,20 @@ std::string_view name_of(const named<T> (&table)[Count], T value) {
 
 std::string_view to_string(element_type type) { return name_of(kElementTypes, type); }
 std::string_view to_string(metric value) { return name_of(kMetrics, value); }
+std::string_view to_string(value_type type) { return name_of(kValueTypes, type); }
 
 element_type parse_element_type(std::string_view name) {
   for (const auto& entry : kElementTypes) {
     if (entry.name == name) return entry.value;
   }
   core::throw_invalid("element type", name, "f32, f16, bf16, i8 or u8");
+}
+
+value_type parse_value_type(std::string_view name) {
+  for (const auto& entry : kValueTypes) {
+    if (entry.name == name) return entry.value;
+  }
+  core::throw_invalid("value type", name, "f32, f16, bf16 or f64");
 }
 
 metric parse_metric(std::string_view name) {

@@ -11,6 +11,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/top_k/top_k.hpp"
 
 namespace shortlist::cpu {
 namespace {
@@ -86,6 +87,15 @@ class backend final : public core::backend {
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
                         const core::flat_request& request) override {
     flat_search(stream, memory, corpus, request);  // device memory is host memory here
+  }
+
+  void top_k(void*, const core::top_k_request& request) override {
+    const top_k_shape shape = {.rows = request.matrix.rows,
+                               .cols = request.matrix.cols,
+                               .k = request.options.k,
+                               .type = request.matrix.type,
+                               .early_stop = request.options.eps || request.options.max_iter};
+    cpu::top_k(core::choose_top_k_algorithm(device_kind::cpu, shape), request);
   }
 };
 

@@ -242,6 +242,10 @@ class cuda_backend final : public core::backend {
     run(native(stream), static_cast<cuda_scratch&>(memory), corpus, request);
   }
 
+  void top_k(void*, const core::top_k_request&) override {
+    throw unsupported("row-wise top k on " + where().name() + " is not there yet; allowed is device cpu");
+  }
+
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
                         const core::flat_request& request) override {
     const current_device here(ordinal_);
