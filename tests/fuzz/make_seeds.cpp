@@ -34,8 +34,9 @@ void write_bin(const std::filesystem::path& folder, int element_bytes) {
             std::string(static_cast<std::size_t>(12 * element_bytes), 'x'));
 }
 
-void write_npy(const std::filesystem::path& path, int version, const std::string& descr, int element_bytes) {
-  std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (3, 4), }\n";
+void write_npy(const std::filesystem::path& path, int version, const std::string& descr, int element_bytes,
+               const std::string& fortran_order = "False") {
+  std::string header = "{'descr': '" + descr + "', 'fortran_order': " + fortran_order + ", 'shape': (3, 4), }\n";
   std::string bytes = "\x93NUMPY";
   bytes += static_cast<char>(version);
   bytes += '\0';
@@ -69,6 +70,8 @@ int main(int argc, char** argv) {
   write_npy(folder / "npy" / "f2", 2, "<f2", 2);
   write_npy(folder / "npy" / "i8", 3, "<i8", 8);
   write_npy(folder / "npy" / "u1", 1, "|u1", 1);
+  write_npy(folder / "npy" / "f8", 1, "<f8", 8);
+  write_npy(folder / "npy" / "f4_fortran", 1, "<f4", 4, "True");
   write_index(folder / "safetensors" / "empty", {}, {});
   write_index(folder / "safetensors" / "flat", {{"vectors", "F32", {3, 4}}, {"ids", "I64", {3}}}, {48, 24});
   return 0;
