@@ -1,4 +1,5 @@
-// `shortlist explain`: the plan of a search, from its shape alone. `shortlist devices`: where it could run.
+// `shortlist explain` and `explain-top-k`: the plan of a search or a row-wise top k, from its shape alone.
+// `shortlist devices`: where it could run.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,13 +19,28 @@ struct explain_options {
   std::string device = "best";
 };
 
-void explain_plan(const explain_options& options) {
+struct explain_top_k_options {
+  top_k_shape shape;
+  std::string type = "f32";
+  std::string device = "best";
+};
+
+void print_plan(std::string text) {
+  if (!text.ends_with('\n')) text += '\n';
+  fmt::print("{}", text);
+}
+
+void explain_search(const explain_options& options) {
   search_shape shape = options.shape;
   shape.type = parse_element_type(options.type);
   shape.metric = parse_metric(options.metric);
-  std::string text = explain(device::parse(options.device), shape);
-  if (!text.ends_with('\n')) text += '\n';
-  fmt::print("{}", text);
+  print_plan(explain(device::parse(options.device), shape));
+}
+
+void explain_rows(const explain_top_k_options& options) {
+  top_k_shape shape = options.shape;
+  shape.type = parse_value_type(options.type);
+  print_plan(explain(device::parse(options.device), shape));
 }
 
 void list_devices() {
@@ -53,7 +69,25 @@ void add_explain(CLI::App& app, action& chosen) {
   command->footer(
       "SHORTLIST_FORCE_FLAT_SEARCH=name overrides the plan.\n"
       "Example:\n  shortlist explain --rows 1000000 --dim 384 --queries 16 -k 100");
-  command->callback([options, &chosen] { chosen = [options] { explain_plan(*options); }; });
+  command->callback([options, &chosen] { chosen = [options] { explain_search(*options); }; });
+}
+
+void add_explain_top_k(CLI::App& app, action& chosen) {
+  auto options = std::make_shared<explain_top_k_options>();
+  CLI::App* command =
+      app.add_subcommand("explain-top-k", "Print the plan of a row-wise top k: algorithm, reason, bytes to move");
+  command->add_option("-n,--rows", options->shape.rows, "rows of the matrix")->required()->type_name("N");
+  command->add_option("-c,--cols", options->shape.cols, "columns of the matrix")->required()->type_name("C");
+  command->add_option("-k,--k", options->shape.k, "how many of each row")->required()->type_name("K");
+  command->add_option("-t,--type", options->type, "of the values: f32, f16, bf16 or f64")
+      ->capture_default_str()
+      ->type_name("TYPE");
+  command->add_flag("--early-stop", options->shape.early_stop, "as with --eps or --max-iter of `shortlist top-k`");
+  command->add_option("-d,--device", options->device, kDeviceHelp)->capture_default_str()->type_name("DEVICE");
+  command->footer(
+      "SHORTLIST_FORCE_TOP_K=name overrides the plan.\n"
+      "Example:\n  shortlist explain-top-k --rows 1048576 --cols 256 -k 32");
+  command->callback([options, &chosen] { chosen = [options] { explain_rows(*options); }; });
 }
 
 void add_devices(CLI::App& app, action& chosen) {

@@ -70,7 +70,9 @@ int main(int argc, char** argv) {
   program::add_build(app, chosen);
   program::add_search(app, chosen);
   program::add_info(app, chosen);
+  program::add_top_k(app, chosen);
   program::add_explain(app, chosen);
+  program::add_explain_top_k(app, chosen);
   program::add_bench(app, chosen);
   program::add_devices(app, chosen);
   program::add_demo(app, chosen);
