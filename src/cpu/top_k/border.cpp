@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
+#include <limits>
 
 namespace shortlist::cpu {
 namespace {
 
-constexpr int kFreeGuesses = 12;             // passes before every second one halves the bracket of keys
-constexpr std::int64_t kNarrowAbove = 1024;  // keys that are worth copying the bracket's out of
-constexpr double kSteep = 1.5;               // how much further each step outside a bracket goes
-constexpr double kMargin = 0.1;              // of a bracket, which a guess keeps from its ends
+constexpr int kGuesses = 5;            // passes over a row before the bracket's keys are copied out of it
+constexpr std::int64_t kFewKeys = 24;  // are selected without counting
+constexpr double kSteep = 1.5;         // how much further each step outside a bracket goes
+constexpr double kMargin = 0.1;        // of a bracket, which a guess keeps from its ends
 
 constexpr row_order_key kInfinityKey = 0x7F800000;
 constexpr row_order_key kMinusInfinityKey = static_cast<row_order_key>(0x807FFFFFu);
@@ -58,63 +60,95 @@ border_guess::border_guess(std::int64_t k, std::int64_t count) {
   density_ = kDensityAtMean * std::exp(-0.5 * deviations_ * deviations_);
 }
 
+namespace {
+
+/// The border among few keys, of which `rank` >= 1 and not all are to be above or at it.
+row_border border_of_few(row_order_key* keys, std::int64_t count, std::int64_t rank) {
+  std::nth_element(keys, keys + (rank - 1), keys + count, std::greater<>());
+  const row_order_key border = keys[rank - 1];
+  return {border, std::count(keys, keys + rank, border)};
+}
+
+/// The border among the keys of a bracket, `rank` from its top, by pivots that are keys themselves: where many are
+/// equal, one of the first is the border. `keys` and `other` take turns.
+row_border border_by_pivots(const top_k_kernels& kernels, row_order_key* keys, std::int64_t count, std::int64_t rank,
+                            bracket in, row_order_key* other) {
+  for (int pass = 0; count > kFewKeys; ++pass) {
+    const row_order_key a = keys[count / 4];
+    const row_order_key b = keys[count / 2];
+    const row_order_key c = keys[count / 4 * 3];
+    const row_order_key median = std::max(std::min(a, b), std::min(std::max(a, b), c));
+    const auto middle = static_cast<row_order_key>(in.low + (in.high - in.low) / 2);
+    const row_order_key pivot = pass % 4 == 3 ? middle : median;          // halving the bracket bounds the passes
+    if (pivot == kNanOrPadding) return border_of_few(keys, count, rank);  // the rest are NaN, or nearly so
+    const std::int64_t from_pivot = kernels.count_from(keys, count, pivot);
+    const std::int64_t beyond = kernels.count_from(keys, count, pivot + 1);
+    if (beyond < rank && rank <= from_pivot) return {pivot, rank - beyond};
+    if (rank <= beyond) {
+      in.low = std::int64_t{pivot} + 1;
+    } else {
+      in.high = pivot;
+      rank -= from_pivot;
+    }
+    const auto low = static_cast<row_order_key>(std::max(in.low, std::int64_t{kNanOrPadding} + 1));
+    const std::int64_t kept = kernels.keep_between(keys, count, low, static_cast<row_order_key>(in.high), other);
+    if (kept < rank) return {kNanOrPadding, rank - kept};  // beyond all numbers of the bracket: NaN
+    count = kept;
+    std::swap(keys, other);
+  }
+  return border_of_few(keys, count, rank);
+}
+
+}  // namespace
+
 row_border find_border(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, border_guess& guess) {
   const auto n = static_cast<double>(row.count);
   const double mean = static_cast<double>(row.summary.sum) / n;
   const double deviation = std::sqrt(static_cast<double>(row.summary.squares) / n - mean * mean);
   const bool has_shape = std::isfinite(mean) && std::isfinite(deviation) && deviation > 0.0;
+  const auto learn = [&](row_order_key border) {
+    if (has_shape && is_number(border)) guess.learn((static_cast<double>(value_of(border)) - mean) / deviation);
+  };
 
   bracket in{row.summary.least, std::int64_t{row.summary.most} + 1, row.count, 0};
-  const row_order_key* active = row.keys;  // the keys within a bracket that was met before
-  std::int64_t active_count = row.count;
-  std::int64_t above = 0;  // keys that left it upwards
-  int room = 0;
   double at = mean + guess.deviations() * deviation;
   double step = 1.0;
   bool met_low = false;  // the bracket's ends have been moved by counts
   bool met_high = false;
-  for (int pass = 0; in.high - in.low > 1; ++pass) {
-    std::int64_t from = in.low + (in.high - in.low) / 2;
-    if (pass < kFreeGuesses || pass % 2 == 0) {
-      if (met_low && met_high && is_number(in.low) && is_number(in.high))
-        at = interpolate(in, k);
-      else if (!has_shape)
-        at = std::numeric_limits<double>::quiet_NaN();
-      constexpr double kMost = std::numeric_limits<float>::max();
-      if (std::isfinite(at)) from = key_of(static_cast<float>(std::clamp(at, -kMost, kMost)));
-    }
-    from = std::clamp(from, in.low + 1, in.high - 1);
+  for (int pass = 0; has_shape && pass < kGuesses && in.high - in.low > 1; ++pass) {
+    if (met_low && met_high && is_number(in.low) && is_number(in.high)) at = interpolate(in, k);
+    if (!std::isfinite(at)) break;
+    constexpr double kMost = std::numeric_limits<float>::max();
+    const std::int64_t from =
+        std::clamp<std::int64_t>(key_of(static_cast<float>(std::clamp(at, -kMost, kMost))), in.low + 1, in.high - 1);
     const auto threshold = static_cast<row_order_key>(from);
-    const std::int64_t reached = above + kernels.count_from(active, active_count, threshold);
+    const std::int64_t reached = kernels.count_from(row.keys, row.count, threshold);
     if (reached == k) {
-      if (has_shape) guess.learn((static_cast<double>(value_of(threshold)) - mean) / deviation);
+      learn(threshold);
       return {threshold - 1, 0};
     }
     if (reached > k) {
-      in.low = from;
-      in.at_low = reached;
+      in = {from, in.high, reached, in.at_high};
       met_low = true;
     } else {
-      in.high = from;
-      in.at_high = reached;
+      in = {in.low, from, in.at_low, reached};
       met_high = true;
     }
-    if (has_shape && !(met_low && met_high)) {
+    if (!(met_low && met_high)) {
       at += step * deviation * static_cast<double>(reached - k) / (n * guess.density());
       step *= kSteep;
-    }
-    if (active_count > kNarrowAbove && (in.at_low - in.at_high) * 4 < active_count) {
-      const auto low = static_cast<row_order_key>(std::max(in.low, std::int64_t{kNanOrPadding} + 1));
-      active_count =
-          kernels.keep_between(active, active_count, low, static_cast<row_order_key>(in.high), row.room[room]);
-      active = row.room[room];
-      room ^= 1;
-      above = in.at_high;
+    } else if (in.at_low - in.at_high <= kFewKeys) {
+      break;
     }
   }
-  const auto border = static_cast<row_order_key>(in.low);
-  if (has_shape && is_number(in.low)) guess.learn((static_cast<double>(value_of(border)) - mean) / deviation);
-  return {border, k - in.at_high};
+  const auto low = static_cast<row_order_key>(std::max(in.low, std::int64_t{kNanOrPadding} + 1));
+  const auto high = static_cast<row_order_key>(in.high);
+  const std::int64_t kept = kernels.keep_between(row.keys, row.count, low, high, row.room[0]);
+  const std::int64_t rank = k - in.at_high;
+  if (kept < rank) return {kNanOrPadding, rank - kept};  // NaN are the best that is left
+  const row_border border = border_by_pivots(kernels, row.room[0], kept, rank, in, row.room[1]);
+  learn(border.key);
+  return border;
 }
 
 bool is_finite(const row_summary& summary) { return summary.least > kMinusInfinityKey && summary.most < kInfinityKey; }

@@ -76,6 +76,40 @@ row_summary make_keys(const void* values, std::int64_t count, order best, row_or
           hn::GetLane(hn::SumOfLanes(kFloats, sum)), hn::GetLane(hn::SumOfLanes(kFloats, squares))};
 }
 
+#if HWY_TARGET == HWY_AVX2
+/// For each mask of eight lanes, the numbers of its lanes, four bits each. (Highway has such a table within Compress,
+/// but GCC 12 copies it to the stack at every call.)
+struct lane_table {
+  constexpr lane_table() {
+    for (std::uint32_t mask = 0; mask < 256; ++mask) {
+      std::uint32_t at = 0;
+      for (std::uint32_t lane = 0; lane < 8; ++lane) {
+        if ((mask >> lane & 1u) != 0) lanes[mask] |= lane << (4 * at++);
+      }
+    }
+  }
+  std::uint32_t lanes[256] = {};
+};
+constexpr lane_table kLaneTable;
+#endif
+
+/// Stores the lanes of `mask` side by side and, behind them, what may be overwritten; returns how many. Not
+/// CompressStore: compressing into memory is slow microcode on some processors, compressing a register is not.
+HWY_INLINE std::int64_t store_where(ints value, hn::Mask<int_tag> mask, std::int32_t* out) {
+#if HWY_TARGET == HWY_AVX2
+  std::uint8_t bits[8] = {};
+  hn::StoreMaskBits(kInts, mask, bits);
+  const hn::RebindToUnsigned<int_tag> unsigned_tag;
+  const auto shifts = hn::Mul(hn::Iota(unsigned_tag, 0), hn::Set(unsigned_tag, 4));
+  const auto lanes =
+      hn::And(hn::Shr(hn::Set(unsigned_tag, kLaneTable.lanes[bits[0]]), shifts), hn::Set(unsigned_tag, 7));
+  hn::StoreU(hn::TableLookupLanes(value, hn::IndicesFromVec(kInts, lanes)), kInts, out);
+#else
+  hn::StoreU(hn::Compress(value, mask), kInts, out);
+#endif
+  return static_cast<std::int64_t>(hn::CountTrue(kInts, mask));
+}
+
 HWY_INLINE ints ones_where(hn::Mask<int_tag> mask) { return hn::VecFromMask(kInts, mask); }
 
 std::int64_t count_from(const row_order_key* keys, std::int64_t count, row_order_key from) {
@@ -106,7 +140,7 @@ std::int64_t keep_between(const row_order_key* keys, std::int64_t count, row_ord
     const ints key = hn::LoadU(kInts, keys + i);
     const auto inside = hn::And(hn::Gt(key, below), hn::Lt(key, limit));
     if (hn::AllFalse(kInts, inside)) continue;
-    kept += static_cast<std::int64_t>(hn::CompressStore(key, inside, kInts, out + kept));
+    kept += store_where(key, inside, out + kept);
   }
   const ints padding = hn::Set(kInts, kNanOrPadding);
   for (std::int64_t j = 0; j < kKeySlack; j += kLanes) hn::StoreU(padding, kInts, out + kept + j);
@@ -148,7 +182,7 @@ std::int64_t best_columns(const row_order_key* keys, std::int64_t count, row_bor
       keys, count, border, [&](std::int64_t i, hn::Mask<int_tag> best) HWY_ATTR __attribute__((always_inline)) {
         if (hn::AllFalse(kInts, best)) return;
         const ints column = hn::Add(hn::Set(kInts, static_cast<std::int32_t>(i)), lanes);
-        found += static_cast<std::int64_t>(hn::CompressStore(column, best, kInts, out + found));
+        found += store_where(column, best, out + found);
       });
   return found;
 }

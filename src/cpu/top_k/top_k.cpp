@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::int64_t kChunk = 8192;  // values of a filtered row at a time: their keys take half a first cache
 constexpr std::int64_t kFilterCols = 2 * kChunk;   // rows from here on are filtered,
-constexpr std::int64_t kFilterShare = 16;          // if at most one value in so many is among the best
+constexpr std::int64_t kFilterShare = 128;         // if at most one value in so many is among the best
 constexpr std::int64_t kPartCols = 4 * kChunk;     // of a row that workers share; a shorter part does not pay
 constexpr std::int64_t kGrabBytes = 64 * 1024;     // of rows that a worker takes at a time
 constexpr std::int64_t kSerialValues = 32 * 1024;  // a matrix of fewer is done before another core has woken up
