@@ -1,4 +1,4 @@
-// The campaigns of the flat search. docs/benchmarks.md says what each measures.
+// The campaigns of the flat search and of row-wise top k. docs/benchmarks.md says what each measures.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,5 +17,10 @@ using limits_report = nlohmann::ordered_json;
 limits_report run_seeds(results& out, const campaign_settings& settings);
 limits_report run_flat_gpu(results& out, const campaign_settings& settings);
 limits_report run_flat_cpu(results& out, const campaign_settings& settings);
+limits_report run_rows(results& out, const campaign_settings& settings);
+
+/// The accuracy of RTop-K's early stops, in the form of its tables 1, 2 and 5; null where `out` does not want
+/// "top_k/accuracy". Not timed.
+nlohmann::ordered_json rows_accuracy(const results& out, const campaign_settings& settings);
 
 }  // namespace shortlist::benchmark

@@ -23,8 +23,10 @@ namespace {
 struct named_campaign {
   const char* name;
   limits_report (*run)(results&, const campaign_settings&);
+  nlohmann::ordered_json (*accuracy)(const results&, const campaign_settings&) = nullptr;
 };
-constexpr named_campaign kCampaigns[] = {{"seeds", run_seeds}, {"flat_gpu", run_flat_gpu}, {"flat_cpu", run_flat_cpu}};
+constexpr named_campaign kCampaigns[] = {
+    {"seeds", run_seeds}, {"flat_gpu", run_flat_gpu}, {"flat_cpu", run_flat_cpu}, {"rows", run_rows, rows_accuracy}};
 
 /// SHORTLIST_COMMIT, or what git says of the folder that this runs in.
 std::string commit() {
@@ -84,6 +86,7 @@ int run(int argc, char** argv) {
   try {
     const auto* campaign = std::ranges::find(kCampaigns, chosen, &named_campaign::name);
     document["limits"] = campaign->run(out, settings);
+    if (campaign->accuracy) document["accuracy"] = campaign->accuracy(out, settings);
   } catch (const std::exception& failure) {  // what was measured before it still is written
     fmt::print(stderr, "shortlist_bench: {}\n", failure.what());
     finished = false;

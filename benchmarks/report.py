@@ -9,11 +9,12 @@ import pathlib
 import re
 import sys
 
+import rows_accuracy
 import verdicts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu"]
+CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "rows"]
 SEED = re.compile(r"flat/q1/(\d+)x(\d+)/f32/ip/k(\d+)/(host|device)(/\w+)?")
 CROSSING = re.compile(r"flat/q(\d+)/(\d+)x(\d+)/f32/ip/k10/host(/cpu)?")
 # What README shows of each campaign: the shapes that the targets name.
@@ -33,6 +34,11 @@ README_WORK = {
         "flat/q1/10000x384/f32/ip/k100/host/cpu",
         "flat/q16/1000000x384/f32/ip/k100/host/cpu",
         "flat/q256/1000000x384/f32/ip/k100/host/cpu",
+    ],
+    "rows": [
+        "top_k/65536x256/f32/k32/cpu",
+        "top_k/65536x1024/f32/k64/cpu",
+        "top_k/1x10000000/f32/k100/cpu",
     ],
 }
 
@@ -153,6 +159,7 @@ def campaign_section(machine, campaign, document):
     lines += targets_table(records)
     lines += crossings_table(records)
     lines += records_table([r for r in records if not is_crossing(r)]) + [""]
+    lines += rows_accuracy.tables(document.get("accuracy") or [])
     return lines
 
 
@@ -171,7 +178,7 @@ def readme_section(results):
             rows.append([f"`{work}`", number(record["ms"]), share, peer_text(best), faster])
         if rows:
             hardware = document["machine"]
-            title = hardware.get("gpu") if campaign != "flat_cpu" else None
+            title = hardware.get("gpu") if campaign not in verdicts.CPU_CAMPAIGNS else None
             lines += [f"{title or hardware['library_cpu']}:", ""]
             lines += table(["work", "ms", "of the read limit", "best peer, ms", "ours is faster by"], rows) + [""]
     if lines:
@@ -180,6 +187,8 @@ def readme_section(results):
             "query and result on the host. An anchor is a figure from another run.",
             "",
         ]
+    if any(campaign == "rows" for _, campaign, _ in results):
+        lines += ["`top_k/65536x256/f32/k32/cpu` reads: the 32 best of each of 65,536 rows of 256 fp32.", ""]
     return lines
 
 

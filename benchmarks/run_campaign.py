@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+import rows_accuracy
 import verdicts
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,11 +27,27 @@ CAMPAIGNS = {
     "flat_gpu": "the table of targets on the GPU: shapes, types, batches, distributions, k, allocations, threads, "
     "and where the CPU is faster",
     "flat_cpu": "one query and batches on the CPU, beside its read bandwidth",
+    "rows": "row-wise top k on the CPU: shapes, types, k, hard data, early stops and how exact these are",
 }
-PEERS = {"torch": "peers_torch.py", "faiss": "peers_faiss.py"}
-PEERS_OF = {"seeds": ["torch", "faiss"], "flat_gpu": ["torch"], "flat_cpu": ["faiss"]}
+PEERS = {
+    "torch": "peers_torch.py",
+    "faiss": "peers_faiss.py",
+    "torch_rows": "peers_torch_rows.py",
+    "numpy_rows": "peers_numpy_rows.py",
+}
+PEERS_OF = {
+    "seeds": ["torch", "faiss"],
+    "flat_gpu": ["torch"],
+    "flat_cpu": ["faiss"],
+    "rows": ["torch_rows", "numpy_rows"],
+}
 # Whether a Python can run a peer, asked of it before the peer is started.
-PROBES = {"torch": "import torch, sys; sys.exit(not torch.cuda.is_available())", "faiss": "import faiss, numpy"}
+PROBES = {
+    "torch": "import torch, sys; sys.exit(not torch.cuda.is_available())",
+    "faiss": "import faiss, numpy",
+    "torch_rows": "import torch, numpy",
+    "numpy_rows": "import numpy",
+}
 
 
 def say(text):
@@ -70,7 +87,7 @@ def driver_version():
 def machine_name(machine, campaign):
     """ "h200" for a GPU's results, "cpu-16core-avx512" for a CPU's."""
     gpu = machine.get("gpu")
-    if gpu and campaign != "flat_cpu":
+    if gpu and campaign not in verdicts.CPU_CAMPAIGNS:
         return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
     isa = machine["library_cpu"].split(", ")[-1]
     return f"cpu-{machine['cores']}core-{isa}"
@@ -218,6 +235,8 @@ def main():
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(table(document))
+    if document.get("accuracy"):
+        print("\n" + "\n".join(rows_accuracy.tables(document["accuracy"])).rstrip())
     print(f"\nwritten to {file}")
     if not right:
         say("run_campaign: an answer was wrong or work failed; see WRONG above")

@@ -1,0 +1,132 @@
+// Verifies and times row-wise top k. See rows_bench.hpp.
+#include "rows_bench.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <stdexcept>
+
+#include "parallel.hpp"
+#include "read_speed.hpp"
+#include "reference/top_k.hpp"
+
+namespace shortlist::benchmark {
+namespace {
+
+constexpr std::int64_t kCheckedValues = std::int64_t{1} << 24;  // the oracle sorts so many in about half a second
+constexpr int kPoison = 0xA5;  // no right output has these bytes everywhere, so that what was not written is seen
+
+std::string hex(std::span<const std::byte> value) {  // most significant byte first
+  std::string text;
+  for (auto byte = value.rbegin(); byte != value.rend(); ++byte) text += fmt::format("{:02x}", static_cast<int>(*byte));
+  return text;
+}
+
+std::int64_t index_at(const std::byte* at, std::int64_t bytes) {
+  if (bytes == 8) {
+    std::int64_t wide;
+    std::memcpy(&wide, at, sizeof wide);
+    return wide;
+  }
+  std::int32_t narrow;
+  std::memcpy(&narrow, at, sizeof narrow);
+  return narrow;
+}
+
+}  // namespace
+
+std::string work_name(const rows_job& job, std::string_view place) {
+  std::string name =
+      fmt::format("top_k/{}x{}/{}/k{}/{}", job.rows, job.cols, to_string(job.type), job.options.k, place);
+  if (job.indices_as == index_type::i32) name += "/i32";
+  if (job.options.sorted) name += "/sorted";
+  if (job.options.eps) name += fmt::format("/eps1e{}", std::lround(std::log10(*job.options.eps)));
+  if (job.options.max_iter) name += fmt::format("/max_iter{}", *job.options.max_iter);
+  if (job.values != row_values::normal) name += fmt::format("/{}", to_string(job.values));
+  return name;
+}
+
+rows_truth::rows_truth(const row_matrix& matrix, const rows_job& job) : job_(job) {
+  const std::int64_t most = std::max<std::int64_t>(1, kCheckedValues / job.cols);
+  const std::int64_t step = (job.rows + most - 1) / most;
+  add(matrix, 0, step, (job.rows + step - 1) / step);
+  if (step > 1) add(matrix, job.rows - step, 1, step);
+}
+
+void rows_truth::add(const row_matrix& matrix, std::int64_t first, std::int64_t step, std::int64_t count) {
+  rows_job part = job_;
+  part.rows = count;
+  sample right{first, step, count, {}, {}};
+  right.values.resize(static_cast<std::size_t>(part.values_bytes()));
+  right.indices.resize(static_cast<std::size_t>(part.indices_bytes()));
+  over_cores(count, [&](std::int64_t from, std::int64_t to) {
+    reference::top_k(matrix.every(first + from * step, step, to - from), {}, job_.options,
+                     {.values = right.values.data() + part.values_bytes() / count * from,
+                      .indices = right.indices.data() + part.indices_bytes() / count * from,
+                      .indices_as = job_.indices_as});
+  });
+  samples_.push_back(std::move(right));
+}
+
+std::int64_t rows_truth::rows() const {
+  std::int64_t total = 0;
+  for (const sample& s : samples_) total += s.count;
+  return total;
+}
+
+std::optional<std::string> rows_truth::first_difference(const std::byte* values, const std::byte* indices) const {
+  const std::int64_t value_bytes = size_bytes(job_.type);
+  const std::int64_t index_bytes = job_.indices_bytes() / job_.entries();
+  const std::int64_t k = job_.options.k;
+  for (const sample& s : samples_) {
+    for (std::int64_t i = 0; i < s.count * k; ++i) {
+      const std::int64_t row = s.first + i / k * s.step;
+      const std::byte* value = values + (row * k + i % k) * value_bytes;
+      const std::byte* index = indices + (row * k + i % k) * index_bytes;
+      const std::byte* right_value = s.values.data() + i * value_bytes;
+      const std::byte* right_index = s.indices.data() + i * index_bytes;
+      if (std::equal(value, value + value_bytes, right_value) && std::equal(index, index + index_bytes, right_index)) {
+        continue;
+      }
+      const auto bits = [&](const std::byte* of) { return hex({of, static_cast<std::size_t>(value_bytes)}); };
+      return fmt::format("row {}, place {}: column {} (bits {}), expected column {} (bits {})", row, i % k,
+                         index_at(index, index_bytes), bits(value), index_at(right_index, index_bytes),
+                         bits(right_value));
+    }
+  }
+  return std::nullopt;
+}
+
+void run_on_cpu(row_matrix& matrix, const rows_job& job, const std::string& work, const patience& limit, results& out,
+                const nlohmann::ordered_json& more) {
+  if (!out.wants(work)) return;
+  try {
+    const stream s(device::cpu());
+    std::byte* values = matrix.room();
+    std::byte* indices = values + job.indices_at();
+    const auto select = [&] {
+      top_k(s, matrix.view(), job.options, {.values = values, .indices = indices, .indices_as = job.indices_as});
+    };
+    const rows_truth right(matrix, job);
+    const auto verify = [&] {
+      if (const auto difference = right.first_difference(values, indices)) throw std::runtime_error(*difference);
+    };
+    std::memset(values, kPoison, static_cast<std::size_t>(job.room_bytes()));
+    select();
+    verify();
+    const timing time = repeat(limit, [&](std::int64_t) { return wall_ms(select); });
+    verify();
+    const double limit_ms = cpu_read_ms(matrix.data(), job.bytes());
+    nlohmann::ordered_json fields = {{"checked_rows", right.rows()}};
+    if (more.is_object()) fields.update(more);
+    out.add(work, {.time = time, .bytes = job.bytes(), .limit_ms = limit_ms}, fields);
+  } catch (const std::exception& failure) {
+    out.add_wrong(work, failure.what());
+  }
+}
+
+}  // namespace shortlist::benchmark

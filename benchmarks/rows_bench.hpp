@@ -1,0 +1,73 @@
+// Verifies and times row-wise top k of one matrix. The oracle's answers stand apart from the place where the op runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "results.hpp"
+#include "rows_data.hpp"
+#include "shortlist/top_k.hpp"
+#include "timing.hpp"
+
+namespace shortlist::benchmark {
+
+struct rows_job {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  value_type type = value_type::f32;
+  row_values values = row_values::normal;
+  top_k_options options = {};
+  index_type indices_as = index_type::i64;  ///< what torch returns
+
+  std::int64_t entries() const { return rows * options.k; }
+  std::int64_t values_bytes() const { return entries() * size_bytes(type); }
+  std::int64_t indices_bytes() const { return entries() * (indices_as == index_type::i32 ? 4 : 8); }
+  std::int64_t output_bytes() const { return values_bytes() + indices_bytes(); }
+  /// Where the indices begin in memory that holds the values first.
+  std::int64_t indices_at() const { return (values_bytes() + 63) / 64 * 64; }
+  /// What values and indices need together.
+  std::int64_t room_bytes() const { return indices_at() + indices_bytes(); }
+  /// The matrix read once, the output written once.
+  std::int64_t bytes() const { return rows * cols * size_bytes(type) + output_bytes(); }
+  bool same_matrix(const rows_job& other) const {
+    return rows == other.rows && cols == other.cols && type == other.type && values == other.values;
+  }
+};
+
+/// top_k/65536x256/f32/k32/cpu, then what sets the job apart: i32, sorted, eps1e-4, max_iter4, ties90.
+std::string work_name(const rows_job& job, std::string_view place);
+
+/// The oracle's answer for a matrix, or for a sample of its rows where the oracle would take too long: rows at equal
+/// distances, and the last ones.
+class rows_truth {
+ public:
+  rows_truth(const row_matrix& matrix, const rows_job& job);
+
+  /// How many rows are compared.
+  std::int64_t rows() const;
+  /// Where outputs in host memory first differ from the oracle's, in words.
+  std::optional<std::string> first_difference(const std::byte* values, const std::byte* indices) const;
+
+ private:
+  struct sample {
+    std::int64_t first;
+    std::int64_t step;
+    std::int64_t count;
+    std::vector<std::byte> values;
+    std::vector<std::byte> indices;
+  };
+  void add(const row_matrix& matrix, std::int64_t first, std::int64_t step, std::int64_t count);
+  rows_job job_;
+  std::vector<sample> samples_;
+};
+
+/// On the CPU: all rows, all cores, outputs in the matrix's room. Adds a record; a wrong answer or an error becomes a
+/// record of the failure. The limit is one read of the job's bytes, measured here.
+void run_on_cpu(row_matrix& matrix, const rows_job& job, const std::string& work, const patience& limit, results& out,
+                const nlohmann::ordered_json& more = {});
+
+}  // namespace shortlist::benchmark
