@@ -52,6 +52,7 @@ fails() {
 
 only_files() { test "$(ls -A "$1" | tr '\n' ' ')" = "$2 "; }
 same_text() { test "$1" = "$2"; }
+differ() { ! cmp -s "$1" "$2"; }
 
 # ---- binary files -----------------------------------------------------------------------------------------------
 
@@ -137,10 +138,10 @@ done >base.bvecs
 run 0 --version
 check 'version' grep -Eq '^shortlist [0-9]+\.[0-9]+\.[0-9]+$' out
 run 0 --help
-for command in build search info explain bench devices demo; do
+for command in build search info top-k explain explain-top-k bench devices demo; do
   check "--help lists $command" grep -q "^  $command " out
 done
-for command in build search info explain bench devices demo; do
+for command in build search info top-k explain explain-top-k bench devices demo; do
   "$program" $command --help >help 2>err
   check "$command --help has an example" grep -q "^  shortlist $command" help
 done
@@ -268,6 +269,153 @@ fails 2 'row 1 of large.fbin holds 65520' build large.fbin -o large.f16 --type f
 { hex_bytes 4 1 1 && hex_bytes 4 0x7F7FFFFF; } >largest.fbin
 fails 2 'row 0 of largest.fbin' build largest.fbin -o largest.bf16 --type bf16
 
+# ---- top-k ------------------------------------------------------------------------------------------------------
+
+npy_header_bytes=128
+
+floats_of() { # whole numbers of 0 or more as floating-point numbers of $1 bytes, $2 the bias, $3 bits of mantissa
+  local bytes=$1 bias=$2 mantissa=$3 value exponent fraction all=()
+  shift 3
+  for value; do
+    exponent=0
+    while ((value >> (exponent + 1))); do exponent=$((exponent + 1)); done
+    fraction=$(((value << (mantissa - exponent)) & ((1 << mantissa) - 1)))
+    if ((value == 0)); then all+=(0); else all+=($((((bias + exponent) << mantissa) | fraction))); fi
+  done
+  hex_bytes "$bytes" "${all[@]}"
+}
+
+# The lines "row column value" of all elements of the matrix.
+for ((i = 0; i < rows; ++i)); do
+  for ((j = 0; j < dim; ++j)); do echo "$i $j ${row_values[i * dim + j]}"; done
+done >elements
+by_column() { sort -k1,1n -k2,2n; }
+first_of_each_row() { awk -v k="$1" 'count[$1]++ < k'; }
+# expected_rows K [r]: the k smallest of each row, or with r the largest, best first, of equals the smaller column
+expected_rows() { sort -k1,1n -k3,3n"${2:-}" -k2,2n elements | first_of_each_row "$1"; }
+
+# check_npy FILE DTYPE SHAPE OD_TYPE LINES FIELD: the file holds the field of the lines, under the header of NumPy
+check_npy() {
+  npy "$2" "$3" >expected_header
+  check "$1: header" cmp -s expected_header <(head -c $npy_header_bytes "$1")
+  check "$1: elements" same_text "$(od -An -v "-t$4" -j$npy_header_bytes "$1" | xargs)" \
+    "$(cut -d' ' -f"$6" "$5" | xargs)"
+}
+
+{ npy '<f8' "$rows, $dim" && floats_of 8 1023 52 "${row_values[@]}"; } >base_f8.npy
+{ npy '<f2' "$rows, $dim" && floats_of 2 15 10 "${row_values[@]}"; } >base_f2.npy
+{
+  npy '<f4' "$rows, $dim" | sed 's/False,/True, /'
+  for ((j = 0; j < dim; ++j)); do
+    for ((i = 0; i < rows; ++i)); do echo "${row_values[i * dim + j]}"; done
+  done | { mapfile -t columns && floats "${columns[@]}"; }
+} >fortran.npy
+
+for k in 1 3 $dim; do
+  expected_rows $k r >best_largest
+  expected_rows $k >best_smallest
+  for order in largest smallest; do
+    by_column <best_$order >columns_$order
+    smallest=()
+    [[ $order == smallest ]] && smallest=(--smallest)
+    for input in base fortran; do
+      run 0 top-k $input.npy -k $k "${smallest[@]}" --sorted -d cpu --values values.npy --indices indices.npy
+      check 'no table beside files' test ! -s out
+      check_npy values.npy '<f4' "$rows, $k" f4 best_$order 3
+      check_npy indices.npy '<i8' "$rows, $k" d8 best_$order 2
+      run 0 top-k $input.npy -k $k "${smallest[@]}" -d cpu --indices indices.npy --index-type i32
+      check_npy indices.npy '<i4' "$rows, $k" d4 columns_$order 2
+    done
+    run 0 top-k base.npy -k $k "${smallest[@]}" -d cpu --mask mask.npy
+    awk 'NR == FNR { best[$1, $2] = 1; next } { print $1, $2, (($1, $2) in best) ? 1 : 0 }' best_$order elements >marks
+    check_npy mask.npy '|u1' "$rows, $dim" u1 marks 3
+  done
+  run 0 top-k base_f8.npy -k $k -d cpu --values values.npy --indices indices.npy
+  check_npy values.npy '<f8' "$rows, $k" f8 columns_largest 3
+  check_npy indices.npy '<i8' "$rows, $k" d8 columns_largest 2
+  run 0 top-k base_f2.npy -k $k -d cpu --values values.npy --indices indices.npy
+  check_npy indices.npy '<i8' "$rows, $k" d8 columns_largest 2
+  mapfile -t chosen < <(cut -d' ' -f3 columns_largest)
+  check 'fp16 values keep their bits' cmp -s <(tail -c +$((npy_header_bytes + 1)) values.npy) \
+    <(floats_of 2 15 10 "${chosen[@]}")
+  run 0 top-k base.npy -k $k -d cpu --eps 0 --indices indices.npy
+  check_npy indices.npy '<i8' "$rows, $k" d8 columns_largest 2
+done
+
+# One step of the bisection, in doubled numbers: the first k columns that reach the middle, if there are so many.
+awk -v k=2 'NR == FNR {
+    if (!($1 in low) || $3 < low[$1]) low[$1] = $3
+    if (!($1 in high) || $3 > high[$1]) high[$1] = $3
+    value[$1, $2] = $3
+    next
+  }
+  FNR == 1 {
+    for (at in value) {
+      split(at, place, SUBSEP)
+      row = place[1]
+      if (2 * value[at] >= low[row] + high[row]) ++reached[row]
+    }
+  }
+  { end = reached[$1] < k ? 2 * low[$1] : low[$1] + high[$1] }
+  2 * $3 >= end' elements elements | first_of_each_row 2 >one_step
+run 0 top-k base.npy -k 2 -d cpu --max-iter 1 --values values.npy --indices indices.npy
+check_npy values.npy '<f4' "$rows, 2" f4 one_step 3
+check_npy indices.npy '<i8' "$rows, 2" d8 one_step 2
+expected_rows 2 r | by_column >exact
+check 'one step is not the exact set here' differ one_step exact
+
+# The table: the first rows and places, and what is left out is said.
+run 0 top-k base.npy -k 3 --sorted -d cpu --time
+check 'the head of the table' same_text "$(head -n 1 out | xargs)" 'row column value'
+check 'the table' same_text "$(sed -n '2,31p' out | xargs)" "$(expected_rows 3 r | head -n 30 | xargs)"
+check 'rows left out' grep -q "^shown are 10 of $rows rows and 3 of 3 columns each; " out
+check 'the table ends' test "$(wc -l <out)" -eq 32
+check 'the times' grep -Eq '^cpu: 800 bytes read in .*; 3 of each of 40 rows x 5 in .*, without copies$' err
+for type in f8 f2; do
+  run 0 top-k base_$type.npy -k 3 --sorted -d cpu --index-type i32
+  check "the table of $type" same_text "$(sed -n '2,31p' out | xargs)" "$(expected_rows 3 r | head -n 30 | xargs)"
+done
+{ npy '<f4' '4,' && floats 2 7 1 7; } >one_axis.npy
+run 0 top-k one_axis.npy -k 3 --sorted -d cpu
+check 'one axis is one row' same_text "$(tail -n +2 out | xargs)" '0 1 7 0 3 7 0 0 2'
+{ npy '<f4' '0, 5'; } >no_rows.npy
+run 0 top-k no_rows.npy -k 2 -d cpu --values values.npy
+npy '<f4' '0, 2' >expected_header
+check 'no rows' cmp -s values.npy expected_header
+
+# Both plans, forced, give the same bits.
+for plan in whole_rows split_rows; do
+  SHORTLIST_FORCE_TOP_K=$plan run 0 top-k base.npy -k 3 -d cpu --indices $plan.npy
+done
+check 'whole_rows and split_rows agree' cmp -s whole_rows.npy split_rows.npy
+
+rm -f x.npy
+fails 2 'k is required' top-k base.npy
+fails 2 'k is 0; allowed is 1 to cols, which is 5' top-k base.npy -k 0 -d cpu
+fails 2 'k is -7' top-k base.npy -k -7 -d cpu --values x.npy
+fails 2 'k is 6' top-k base.npy -k 6 -d cpu --values x.npy
+fails 2 'eps is -1' top-k base.npy -k 1 -d cpu --eps -1
+fails 2 'eps is nan' top-k base.npy -k 1 -d cpu --eps nan
+fails 2 'max_iter is 0; allowed is 1 to 64' top-k base.npy -k 1 -d cpu --max-iter 0
+fails 2 'excludes' top-k base.npy -k 1 --eps 0.1 --max-iter 3
+fails 2 'eps is given for f64' top-k base_f8.npy -k 1 -d cpu --eps 0.1
+fails 2 'excludes' top-k base.npy -k 1 --mask x.npy --values y.npy
+fails 2 'excludes' top-k base.npy -k 1 --mask x.npy --indices y.npy
+fails 2 '--indices is x.npy; allowed is another file' top-k base.npy -k 1 --values x.npy --indices x.npy
+fails 2 '--values is x.fbin; allowed is a name that ends in .npy' top-k base.npy -k 1 --values x.fbin
+fails 2 'i16' top-k base.npy -k 1 --index-type i16
+fails 2 'abacus' top-k base.npy -k 1 --device abacus
+fails 1 'missing.npy' top-k missing.npy -k 1
+fails 1 'base.fbin.*NUMPY' top-k base.fbin -k 1
+fails 1 'no/such/folder' top-k base.npy -k 1 -d cpu --values no/such/folder/x.npy
+head -c 900 base.npy >short.npy
+fails 1 'short.npy.*must have 928 bytes; it has 900' top-k short.npy -k 1
+{ npy '>f4' "$rows, $dim" && floats "${row_values[@]}"; } >big_endian.npy
+fails 1 'big_endian.npy.*big-endian' top-k big_endian.npy -k 1
+{ npy '|u1' "$rows, $dim" && hex_bytes 1 "${row_values[@]}"; } >bytes.npy
+fails 1 "bytes.npy.*descr is '.u1'; allowed is <f4, <f2 and <f8" top-k bytes.npy -k 1
+check 'nothing was written' test ! -e x.npy
+
 # ---- explain, devices, bench ------------------------------------------------------------------------------------
 
 run 0 explain --rows 1000000 --dim 384 --queries 16 -k 100 --device cpu
@@ -277,6 +425,19 @@ SHORTLIST_FORCE_FLAT_SEARCH=tiles run 0 explain --rows 1000 --dim 8 --device cpu
 check 'explain shows the forced plan' grep -q tiles out
 fails 2 'rows' explain --rows -1 --dim 8 --device cpu
 fails 2 'dim' explain --rows 10 --dim 0 --device cpu
+
+run 0 explain-top-k --rows 1048576 --cols 256 -k 32 --device cpu
+check 'the shape' grep -q 'k 32 of each of 1048576 rows x 256 f32$' out
+run 0 explain-top-k --rows 1048576 --cols 256 -k 32 --type f16 --early-stop --device cpu
+check 'the shape of an early stop' grep -q 'rows x 256 f16, stopped early$' out
+SHORTLIST_FORCE_TOP_K=nonsense fails 2 'nonsense.*whole_rows.*split_rows' explain-top-k --rows 9 --cols 8 -k 1 -d cpu
+SHORTLIST_FORCE_TOP_K=split_rows run 0 explain-top-k --rows 1000 --cols 8 -k 1 --device cpu
+check 'explain-top-k shows the forced plan' grep -q 'split_rows' out
+fails 2 'rows is -1' explain-top-k --rows -1 --cols 8 -k 1 --device cpu
+fails 2 'cols is 0' explain-top-k --rows 10 --cols 0 -k 1 --device cpu
+fails 2 'k is 9' explain-top-k --rows 10 --cols 8 -k 9 --device cpu
+fails 2 'i8.*f64' explain-top-k --rows 10 --cols 8 -k 1 --type i8 --device cpu
+fails 2 'cols is required' explain-top-k --rows 10 -k 1
 
 run 0 devices
 check 'the CPU comes first' grep -q '^cpu ' <(head -1 out)
@@ -363,6 +524,7 @@ fails 1 'short.fbin' build short.fbin -o x
 if ((have_gpu == 0)); then
   fails 1 'cuda|CUDA|GPU' search fbin.ip queries.fbin --device cuda
   fails 1 'cuda|CUDA|GPU' bench --device cuda:1
+  fails 1 'cuda|CUDA|GPU' top-k base.npy -k 1 --device cuda
 else
   fails 2 '99' search fbin.ip queries.fbin --device cuda:99
 fi
@@ -386,7 +548,7 @@ run 0 build zeros.u8bin -o zeros.ip
 cp zeros.ip full/zeros.ip
 limited() { (ulimit -f 1 && exec "$program" "$@"); }
 for arguments in 'build zeros.u8bin -o full/zeros.ip' 'search fbin.ip queries.fbin -k 500 -o full/new.ibin' \
-  'search zeros.ip queries.fbin -k 500 -o full/new.json'; do
+  'search zeros.ip queries.fbin -k 500 -o full/new.json' 'top-k base.npy -k 5 -d cpu --indices full/new.npy'; do
   last_command="shortlist $arguments, at most 1 KiB a file"
   # shellcheck disable=SC2086 # the arguments are words
   limited $arguments >out 2>err
