@@ -40,8 +40,8 @@ std::int64_t index_at(const std::byte* at, std::int64_t bytes) {
 }  // namespace
 
 std::string work_name(const rows_job& job, std::string_view place) {
-  std::string name =
-      fmt::format("top_k/{}x{}/{}/k{}/{}", job.rows, job.cols, to_string(job.type), job.options.k, place);
+  std::string name = fmt::format("top_k/{}x{}/{}/k{}", job.rows, job.cols, to_string(job.type), job.options.k);
+  if (!place.empty()) name += fmt::format("/{}", place);
   if (job.indices_as == index_type::i32) name += "/i32";
   if (job.options.sorted) name += "/sorted";
   if (job.options.eps) name += fmt::format("/eps1e{}", std::lround(std::log10(*job.options.eps)));

@@ -38,8 +38,9 @@ struct rows_job {
   }
 };
 
-/// top_k/65536x256/f32/k32/cpu, then what sets the job apart: i32, sorted, eps1e-4, max_iter4, ties90.
-std::string work_name(const rows_job& job, std::string_view place);
+/// top_k/65536x256/f32/k32, the place if it is not the GPU ("cpu"), then what sets the job apart: i32, sorted, eps1e-4,
+/// max_iter4, ties90.
+std::string work_name(const rows_job& job, std::string_view place = {});
 
 /// The oracle's answer for a matrix, or for a sample of its rows where the oracle would take too long: rows at equal
 /// distances, and the last ones.

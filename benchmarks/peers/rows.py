@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-WORK = re.compile(r"top_k/(\d+)x(\d+)/(\w+)/k(\d+)/(\w+)((?:/[\w-]+)*)")
+WORK = re.compile(r"top_k/(\d+)x(\d+)/(\w+)/k(\d+)(/cpu)?((?:/[\w-]+)*)")
 CHECKED_ROWS = 64
 
 
@@ -15,7 +15,7 @@ class Job(NamedTuple):
     cols: int
     type: str
     k: int
-    place: str
+    place: str  # "cpu", or "" for the GPU
     apart: tuple  # what sets the job apart: "sorted", "i32", "max_iter4", "ties90", ...
 
 
@@ -25,7 +25,7 @@ def parse(work):
     if not match:
         return None
     rows, cols, element, k, place, apart = match.groups()
-    return Job(work, int(rows), int(cols), element, int(k), place, tuple(a for a in apart.split("/") if a))
+    return Job(work, int(rows), int(cols), element, int(k), (place or "")[1:], tuple(a for a in apart.split("/") if a))
 
 
 def jobs_by_matrix(works, wanted):
