@@ -1,0 +1,231 @@
+// See top_k_cases.hpp.
+#include "conformance/top_k_cases.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <sstream>
+
+#include "conformance/top_k_values.hpp"
+
+namespace shortlist::conformance {
+namespace {
+
+constexpr std::int64_t kHalf = -1;
+constexpr std::int64_t kAllButOne = -2;
+constexpr std::int64_t kAll = -3;
+constexpr std::int64_t kKs[] = {1, 2, 16, 31, 32, 33, 64, 128, kHalf, kAllButOne, kAll};
+constexpr std::int64_t kRowGaps[] = {0, 1, 37};
+constexpr std::int64_t kColStrides[] = {1, 1, 1, 2, 3};  // most cases have the stride that has kernels of its own
+
+enum factor : std::size_t {
+  type_,
+  rows_,
+  cols_,
+  k_,
+  order_,
+  sorted_,
+  mode_,
+  outputs_,
+  row_gap_,
+  col_stride_,
+  ragged_,
+  distribution_,
+  kFactors
+};
+using choice = std::array<std::size_t, kFactors>;  // an index of each factor's values
+choice counts() {
+  return {std::size(kTypes),
+          std::size(kRows),
+          std::size(kCols),
+          std::size(kKs),
+          2,
+          2,
+          std::size(kModes),
+          std::size(kOutputs),
+          std::size(kRowGaps),
+          std::size(kColStrides),
+          std::size(kRagged),
+          row_distributions().size()};
+}
+
+top_k_case case_of(const choice& at) {
+  top_k_case what;
+  what.type = kTypes[at[type_]];
+  what.rows = kRows[at[rows_]];
+  what.cols = kCols[at[cols_]];
+  what.k = kKs[at[k_]];
+  if (what.k == kHalf) what.k = std::max<std::int64_t>(what.cols / 2, 1);
+  if (what.k == kAllButOne) what.k = what.cols - 1;
+  if (what.k == kAll) what.k = what.cols;
+  what.order = at[order_] == 0 ? order::largest : order::smallest;
+  what.sorted = at[sorted_] != 0;
+  what.mode = kModes[at[mode_]].name;
+  what.outputs = kOutputs[at[outputs_]].name;
+  what.row_gap = kRowGaps[at[row_gap_]];
+  what.col_stride = kColStrides[at[col_stride_]];
+  what.ragged = kRagged[at[ragged_]].name;
+  what.distribution = row_distributions()[at[distribution_]];
+  return what;
+}
+
+/// Cases that have every pair of values of any two factors that is allowed: of random completions of a pair that is
+/// still open, the one that closes most others, and of those the cheapest.
+class chooser {
+ public:
+  chooser(std::int64_t max_elements, std::uint64_t seed)
+      : max_elements_(max_elements), random_(seed), counts_(counts()) {
+    std::size_t values = 0;
+    for (std::size_t f = 0; f < kFactors; ++f) {
+      start_[f] = values;
+      values += counts_[f];
+    }
+    values_ = values;
+    is_open_.assign(values * values, 0);
+    for (std::size_t a = 0; a < kFactors; ++a) {
+      for (std::size_t b = a + 1; b < kFactors; ++b) {
+        for (std::size_t i = 0; i < counts_[a]; ++i) {
+          for (std::size_t j = 0; j < counts_[b]; ++j) {
+            open_.push_back({a, i, b, j});
+            is_open(a, i, b, j) = 1;
+          }
+        }
+      }
+    }
+    for (std::size_t i = open_.size(); i > 1; --i) {
+      std::swap(open_[i - 1], open_[static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(i)))]);
+    }
+  }
+
+  std::vector<top_k_case> choose() {
+    std::vector<top_k_case> cases;
+    for (const open_pair& pair : open_) {
+      choice best{};
+      if (!is_open(pair.a, pair.i, pair.b, pair.j) || !best_choice(pair, best)) continue;
+      close(best);
+      top_k_case what = case_of(best);
+      what.seed = random_.bits() % 1000000;
+      cases.push_back(what);
+    }
+    return cases;
+  }
+
+ private:
+  struct open_pair {
+    std::size_t a, i, b, j;
+  };
+
+  char& is_open(std::size_t a, std::size_t i, std::size_t b, std::size_t j) {
+    return is_open_[(start_[a] + i) * values_ + start_[b] + j];
+  }
+
+  std::int64_t open_pairs_of(const choice& at) {
+    std::int64_t count = 0;
+    for (std::size_t a = 0; a < kFactors; ++a) {
+      for (std::size_t b = a + 1; b < kFactors; ++b) count += is_open(a, at[a], b, at[b]);
+    }
+    return count;
+  }
+
+  void close(const choice& at) {
+    for (std::size_t a = 0; a < kFactors; ++a) {
+      for (std::size_t b = a + 1; b < kFactors; ++b) is_open(a, at[a], b, at[b]) = 0;
+    }
+  }
+
+  bool best_choice(const open_pair& pair, choice& best) {
+    constexpr int kTries = 400;
+    constexpr int kCandidates = 40;
+    std::int64_t best_count = -1;
+    std::int64_t best_elements = 0;
+    int candidates = 0;
+    for (int attempt = 0; attempt < kTries && candidates < kCandidates; ++attempt) {
+      choice at{};
+      for (std::size_t f = 0; f < kFactors; ++f) {
+        at[f] = static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(counts_[f])));
+      }
+      at[pair.a] = pair.i;
+      at[pair.b] = pair.j;
+      const top_k_case what = case_of(at);
+      if (!is_allowed(what, max_elements_)) continue;
+      ++candidates;
+      const std::int64_t count = open_pairs_of(at);
+      const std::int64_t elements = what.rows * what.cols;
+      if (count < best_count || (count == best_count && elements >= best_elements)) continue;
+      best = at;
+      best_count = count;
+      best_elements = elements;
+    }
+    return candidates > 0;
+  }
+
+  std::int64_t max_elements_;
+  random_numbers random_;
+  choice counts_;
+  choice start_{};
+  std::size_t values_ = 0;
+  std::vector<char> is_open_;
+  std::vector<open_pair> open_;
+};
+
+std::string_view known_distribution(std::string_view name) {
+  for (const std::string_view known : row_distributions()) {
+    if (known == name) return known;
+  }
+  throw std::invalid_argument("no distribution is named " + std::string(name));
+}
+
+}  // namespace
+
+std::string describe(const top_k_case& what, const top_k_way& how) {
+  return fmt::format(
+      "op=top_k device={} isa={} algorithm={} type={} rows={} cols={} k={} order={} sorted={} mode={} outputs={} "
+      "row_gap={} col_stride={} ragged={} distribution={} seed={}",
+      how.where.name(), how.isa, how.algorithm, to_string(what.type), what.rows, what.cols, what.k,
+      what.order == order::largest ? "largest" : "smallest", what.sorted ? 1 : 0, what.mode, what.outputs, what.row_gap,
+      what.col_stride, what.ragged, what.distribution, what.seed);
+}
+
+std::pair<top_k_case, top_k_way> parse_top_k_case(const std::string& line) {
+  std::map<std::string, std::string> fields;
+  std::istringstream words{line};
+  for (std::string word; words >> word;) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos) throw std::invalid_argument("not name=value: " + word);
+    fields[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  const auto field = [&](const char* name) -> const std::string& {
+    const auto found = fields.find(name);
+    if (found == fields.end()) throw std::invalid_argument(std::string("the line has no ") + name + "=");
+    return found->second;
+  };
+  const auto number = [&](const char* name) { return std::stoll(field(name)); };
+  top_k_case what;
+  what.type = parse_value_type(field("type"));
+  what.rows = number("rows");
+  what.cols = number("cols");
+  what.k = number("k");
+  what.order = field("order") == "largest" ? order::largest : order::smallest;
+  what.sorted = number("sorted") != 0;
+  what.mode = named(kModes, field("mode")).name;
+  what.outputs = named(kOutputs, field("outputs")).name;
+  what.row_gap = number("row_gap");
+  what.col_stride = number("col_stride");
+  what.ragged = named(kRagged, field("ragged")).name;
+  what.distribution = known_distribution(field("distribution"));
+  what.seed = std::stoull(field("seed"));
+  return {what, {device::parse(field("device")), field("isa"), field("algorithm")}};
+}
+
+bool is_allowed(const top_k_case& what, std::int64_t max_elements) {
+  return what.k >= 1 && what.k <= what.cols && what.rows * what.cols <= max_elements &&
+         (what.type != value_type::f64 || what.mode == "exact");
+}
+
+std::vector<top_k_case> covering_top_k_cases(std::int64_t max_elements, std::uint64_t seed) {
+  return chooser(max_elements, seed).choose();
+}
+
+}  // namespace shortlist::conformance

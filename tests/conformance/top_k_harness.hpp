@@ -1,0 +1,66 @@
+// One case of row-wise top k's tests: its data, the ways to run it, and the comparison with the reference.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "conformance/harness.hpp"
+#include "conformance/top_k_cases.hpp"
+#include "unit/core_environment.hpp"
+
+namespace shortlist::conformance {
+
+/// Holds a line that a failure printed: EqualsTheReferenceToTheBit then runs that case alone.
+inline constexpr const char* kReplayTopK = "SHORTLIST_REPLAY_TOP_K";
+
+/// A matrix in memory that ends with its last element, and whose every element beside the rows' own is poison.
+struct matrix_data {
+  std::vector<std::byte> bytes;
+  std::int64_t first = 0;  ///< element of `bytes` where the matrix starts: its alignment is only that of its type
+  std::vector<std::int64_t> begins;
+  std::vector<std::int64_t> ends;
+};
+
+/// The same case gives the same data on every machine.
+matrix_data make_data(const top_k_case& what);
+
+/// The outputs of a call, each array between two guards; those that a case does not ask for are empty.
+struct output_bytes {
+  std::vector<std::byte> values;
+  std::vector<std::byte> indices;
+  std::vector<std::byte> mask;
+
+  bool operator==(const output_bytes&) const = default;
+};
+
+/// The reference's answer.
+output_bytes expected_bytes(const top_k_case& what, const matrix_data& data);
+
+/// The answer of a device, with whatever algorithm and instruction set are forced now. All arrays go to the device and
+/// come back; on the CPU they are used where they lie.
+output_bytes run_on_device(const top_k_case& what, const matrix_data& data, device where);
+
+/// Empty if both are equal, else the first difference: array, row, position and both values as bits.
+std::string first_difference(const top_k_case& what, const output_bytes& found, const output_bytes& expected);
+
+/// Forces a way's instruction set and algorithm for as long as it lives.
+class forced_way {
+ public:
+  explicit forced_way(const top_k_way& how)
+      : isa_(how.isa), algorithm_("SHORTLIST_FORCE_TOP_K", how.algorithm == "plan" ? nullptr : how.algorithm.c_str()) {}
+
+ private:
+  forced_isa isa_;
+  test::environment_value algorithm_;
+};
+
+/// Empty if the answer is the expected one, else what differs, with the line to replay it.
+std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_data& data,
+                    const output_bytes& expected);
+
+/// Every algorithm with every instruction set, and the plan.
+std::vector<top_k_way> ways_of(device where);
+
+}  // namespace shortlist::conformance
