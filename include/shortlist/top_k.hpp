@@ -84,9 +84,9 @@ struct top_k_options {
   /// Best first, in the one order of docs/ordering.md; else by ascending column, which is reproducible too.
   bool sorted = false;
   /// RTop-K's Algorithm 1: the bisection stops at a bracket no wider than eps x |the row's maximum|. 0 is exact.
-  std::optional<float> eps;
+  std::optional<float> eps = {};
   /// RTop-K's Algorithm 2: exactly so many bisection steps, then the first k columns that reach the lower end.
-  std::optional<int> max_iter;
+  std::optional<int> max_iter = {};
 };
 
 /// Where the k best of every row go; all arrays are on the device of the matrix. Give `indices`, `values`, or both; or

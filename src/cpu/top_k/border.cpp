@@ -102,6 +102,7 @@ row_border border_by_pivots(const top_k_kernels& kernels, row_order_key* keys, s
 }  // namespace
 
 row_border find_border(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, border_guess& guess) {
+  if (k == 1) return {row.summary.most, 1};
   const auto n = static_cast<double>(row.count);
   const double mean = static_cast<double>(row.summary.sum) / n;
   const double deviation = std::sqrt(static_cast<double>(row.summary.squares) / n - mean * mean);

@@ -50,6 +50,10 @@ struct top_k_kernels {
   /// 1 where a key is among the best, else 0.
   void (*best_mask)(const row_order_key* keys, std::int64_t count, row_border border, std::uint8_t* mask);
 
+  /// ranks[i] = how many keys come before key i: the larger, and of equal ones those with a smaller i. The keys are
+  /// padded.
+  void (*rank)(const row_order_key* keys, std::int64_t count, std::uint32_t* ranks);
+
   /// Appends key and column (from first_column on) of every key >= `from` as order_and_column; returns how many.
   std::int64_t (*collect)(const row_order_key* keys, std::int64_t count, row_order_key from, std::uint32_t first_column,
                           std::uint64_t* out);

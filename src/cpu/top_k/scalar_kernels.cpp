@@ -62,6 +62,14 @@ void best_mask(const row_order_key* keys, std::int64_t count, row_border border,
   }
 }
 
+void rank(const row_order_key* keys, std::int64_t count, std::uint32_t* ranks) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::uint32_t before = 0;
+    for (std::int64_t j = 0; j < count; ++j) before += keys[j] > keys[i] || (keys[j] == keys[i] && j < i) ? 1u : 0u;
+    ranks[i] = before;
+  }
+}
+
 std::int64_t collect(const row_order_key* keys, std::int64_t count, row_order_key from, std::uint32_t first_column,
                      std::uint64_t* out) {
   std::int64_t found = 0;
@@ -76,6 +84,7 @@ constexpr top_k_kernels kScalarKernels = {{make_keys<float>, make_keys<float16>,
                                           keep_between,
                                           best_columns,
                                           best_mask,
+                                          rank,
                                           collect};
 
 }  // namespace

@@ -202,6 +202,22 @@ void best_mask(const row_order_key* keys, std::int64_t count, row_border border,
       });
 }
 
+void rank(const row_order_key* keys, std::int64_t count, std::uint32_t* ranks) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const ints mine = hn::Set(kInts, keys[i]);
+    const ints place = hn::Set(kInts, static_cast<std::int32_t>(i));
+    ints other = hn::Iota(kInts, 0);
+    ints before = hn::Zero(kInts);
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      const ints key = hn::LoadU(kInts, keys + j);
+      const auto first = hn::And(hn::Eq(key, mine), hn::Lt(other, place));
+      before = hn::Sub(before, ones_where(hn::Or(hn::Gt(key, mine), first)));
+      other = hn::Add(other, hn::Set(kInts, static_cast<std::int32_t>(kLanes)));
+    }
+    ranks[i] = static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(kInts, before)));
+  }
+}
+
 std::int64_t collect(const row_order_key* keys, std::int64_t count, row_order_key from, std::uint32_t first_column,
                      std::uint64_t* out) {
   std::int64_t found = 0;
@@ -234,6 +250,7 @@ constexpr top_k_kernels kKernels = {{make_keys<float>, make_keys<float16>, make_
                                     keep_between,
                                     best_columns,
                                     best_mask,
+                                    rank,
                                     collect};
 
 #endif

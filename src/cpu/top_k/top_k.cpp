@@ -30,6 +30,7 @@ constexpr std::int64_t kPartCols = 4 * kChunk;     // of a row that workers shar
 constexpr std::int64_t kGrabBytes = 64 * 1024;     // of rows that a worker takes at a time
 constexpr std::int64_t kSerialValues = 32 * 1024;  // a matrix of fewer is done before another core has woken up
 constexpr std::int64_t kKeptBytes = std::int64_t{32} << 20;  // of scratch that a thread keeps between calls
+constexpr std::int64_t kRankedByCounting = 512;              // best columns are; more are sorted
 constexpr std::int64_t kSortShare =
     512;  // fewer best columns than one in so many are sorted, others marked and scanned
 
@@ -47,6 +48,8 @@ class scratch {
   row_order_key* keys(std::int64_t count) { return grown(keys_, count + kKeySlack); }
   row_order_key* room(int which, std::int64_t count) { return grown(room_[which], count + kKeySlack); }
   std::uint32_t* columns(std::int64_t count) { return grown(columns_, count + kKeySlack); }
+  std::uint32_t* ranks(std::int64_t count) { return grown(ranks_, count); }
+  std::uint32_t* sorted(std::int64_t count) { return grown(sorted_, count); }
   std::uint64_t* candidates(std::int64_t count) { return grown(candidates_, count); }
   std::uint64_t* marks(std::int64_t words) { return grown(marks_, words); }
 
@@ -69,6 +72,8 @@ class scratch {
   std::vector<row_order_key> keys_;
   std::vector<row_order_key> room_[2];
   std::vector<std::uint32_t> columns_;
+  std::vector<std::uint32_t> ranks_;
+  std::vector<std::uint32_t> sorted_;
   std::vector<std::uint64_t> candidates_;
   std::vector<std::uint64_t> marks_;
 };
@@ -274,6 +279,26 @@ std::int64_t bisected_columns(const top_k_kernels& kernels, const row_keys& row,
   return kept;
 }
 
+/// The same columns, best first.
+std::uint32_t* best_first(const top_k_kernels& kernels, const row_keys& row, std::uint32_t* columns, std::int64_t count,
+                          scratch& memory) {
+  if (count > kRankedByCounting) {
+    std::uint64_t* candidates = memory.candidates(count);
+    for (std::int64_t i = 0; i < count; ++i) candidates[i] = order_and_column(row.keys[columns[i]], columns[i]);
+    std::sort(candidates, candidates + count, std::greater<>());
+    for (std::int64_t i = 0; i < count; ++i) columns[i] = column_part(candidates[i]);
+    return columns;
+  }
+  row_order_key* keys = row.room[0];
+  for (std::int64_t i = 0; i < count; ++i) keys[i] = row.keys[columns[i]];
+  std::fill_n(keys + count, kKeySlack, kNanOrPadding);
+  std::uint32_t* ranks = memory.ranks(count);
+  kernels.rank(keys, count, ranks);
+  std::uint32_t* sorted = memory.sorted(count);
+  for (std::int64_t i = 0; i < count; ++i) sorted[ranks[i]] = columns[i];
+  return sorted;
+}
+
 /// A row whose keys are all made: exact, or by a bisection.
 void select_by_keys(const job& work, std::int64_t index, const row_slice& row, border_guess& guess, scratch& memory) {
   row_order_key* keys = memory.keys(row.count);
@@ -295,14 +320,7 @@ void select_by_keys(const job& work, std::int64_t index, const row_slice& row, b
     }
     count = work.kernels.best_columns(keys, row.count, border, columns);
   }
-  if (work.options().sorted && !work.request.out.mask) {
-    std::uint64_t* candidates = memory.candidates(count);
-    for (std::int64_t i = 0; i < count; ++i) {
-      candidates[i] = order_and_column(keys[columns[i]], columns[i]);
-    }
-    std::sort(candidates, candidates + count, std::greater<>());
-    for (std::int64_t i = 0; i < count; ++i) columns[i] = column_part(candidates[i]);
-  }
+  if (work.options().sorted && !work.request.out.mask) columns = best_first(work.kernels, made, columns, count, memory);
   write_row(work, index, row, {columns, static_cast<std::size_t>(count)});
 }
 
