@@ -36,6 +36,7 @@ enum factor : std::size_t {
   kFactors
 };
 using choice = std::array<std::size_t, kFactors>;  // an index of each factor's values
+
 choice counts() {
   return {std::size(kTypes),
           std::size(kRows),

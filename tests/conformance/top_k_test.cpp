@@ -13,7 +13,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -142,9 +144,13 @@ TEST_P(TopKOnDevice, TwoThreadsAtOnce) {
     const auto work = [&](std::size_t thread) {
       for (std::size_t round = 0; round < 3 * cases.size(); ++round) {
         const std::size_t i = (round * (thread + 1) + thread) % cases.size();
-        const std::string difference =
-            first_difference(cases[i], run_on_device(cases[i], data[i], where_), expected[i]);
-        if (!difference.empty()) failures[thread] = difference + " " + describe(cases[i], how);
+        try {
+          const std::string difference =
+              first_difference(cases[i], run_on_device(cases[i], data[i], where_), expected[i]);
+          if (!difference.empty()) failures[thread] = difference + " " + describe(cases[i], how);
+        } catch (const std::exception& failure) {
+          failures[thread] = std::string("threw: ") + failure.what() + " " + describe(cases[i], how);
+        }
       }
     };
     std::thread other(work, 1);
