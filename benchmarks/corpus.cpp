@@ -7,9 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <new>
-#include <numbers>
 
 #include "parallel.hpp"
+#include "random.hpp"
 
 namespace shortlist::benchmark {
 namespace {
@@ -21,23 +21,6 @@ constexpr float kQueryNoise = 0.3f;     // queries around the common vector diff
 constexpr float kInt8Deviations = 4;    // an int8 row spans this many standard deviations of its elements
 constexpr std::int64_t kTieEvery = 10;  // of ten rows, nine are ties
 
-/// SplitMix64: one multiply-and-shift chain a number, and any start is a good start.
-class generator {
- public:
-  generator(std::uint64_t seed, std::int64_t row) : state_((seed << 56) ^ (static_cast<std::uint64_t>(row) << 20)) {
-    state_ = next();  // rows start far apart
-  }
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-
- private:
-  std::uint64_t state_;
-};
-
 void scale_to_unit_length(float* row, std::int64_t dim) {
   double squares = 0;
   for (std::int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
@@ -45,18 +28,8 @@ void scale_to_unit_length(float* row, std::int64_t dim) {
   for (std::int64_t i = 0; i < dim; ++i) row[i] *= factor;
 }
 
-/// Box-Muller: two uniform numbers make two normal ones.
 void unit_normal_row(std::uint64_t seed, std::int64_t index, float* row, std::int64_t dim) {
-  constexpr float kUnit = 0x1p-24f;
-  generator random(seed, index);
-  for (std::int64_t i = 0; i < dim; i += 2) {
-    const std::uint64_t bits = random.next();
-    const float above_zero = static_cast<float>((bits >> 40) + 1) * kUnit;
-    const float angle = 2.0f * std::numbers::pi_v<float> * static_cast<float>(bits & 0xFFFFFFu) * kUnit;
-    const float radius = std::sqrt(-2.0f * std::log(above_zero));
-    row[i] = radius * std::cos(angle);
-    if (i + 1 < dim) row[i + 1] = radius * std::sin(angle);
-  }
+  random_row(seed, index).normal(row, dim);
   scale_to_unit_length(row, dim);
 }
 

@@ -1,4 +1,4 @@
-// Random numbers of the row-wise benchmarks: the same for the same seed and row, on any number of cores.
+// Random numbers of the benchmarks: the same for the same seed and row, on any number of cores.
 #pragma once
 
 #include <cmath>

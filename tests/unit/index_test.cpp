@@ -522,6 +522,7 @@ class faulty_backend final : public core::backend {
                         const core::flat_request& request) override {
     real_.flat_search_host(s, memory, corpus, request);
   }
+  void top_k(void* s, const core::top_k_request& request) override { real_.top_k(s, request); }
 
  private:
   void step() {
