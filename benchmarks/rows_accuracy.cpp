@@ -11,7 +11,6 @@
 
 #include "campaigns.hpp"
 #include "parallel.hpp"
-#include "reference/top_k.hpp"
 #include "rows_data.hpp"
 #include "shortlist/top_k.hpp"
 
@@ -44,7 +43,7 @@ std::vector<std::int64_t> exits(const row_matrix& matrix, std::int64_t k, float 
   options.eps = eps;
   over_cores(matrix.rows(), [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {
-      const int steps = reference::bisection_steps(matrix.view(), r, 0, matrix.cols(), options);
+      const int steps = reference_bisection_steps(matrix.view(), r, options);
       ++rows[std::min(static_cast<std::size_t>(steps), kMostSteps - 1)];
     }
   });

@@ -12,7 +12,6 @@
 
 #include "parallel.hpp"
 #include "read_speed.hpp"
-#include "reference/top_k.hpp"
 
 namespace shortlist::benchmark {
 namespace {
@@ -64,10 +63,10 @@ void rows_truth::add(const row_matrix& matrix, std::int64_t first, std::int64_t 
   right.values.resize(static_cast<std::size_t>(part.values_bytes()));
   right.indices.resize(static_cast<std::size_t>(part.indices_bytes()));
   over_cores(count, [&](std::int64_t from, std::int64_t to) {
-    reference::top_k(matrix.every(first + from * step, step, to - from), {}, job_.options,
-                     {.values = right.values.data() + part.values_bytes() / count * from,
-                      .indices = right.indices.data() + part.indices_bytes() / count * from,
-                      .indices_as = job_.indices_as});
+    reference_top_k(matrix.every(first + from * step, step, to - from), job_.options,
+                    {.values = right.values.data() + part.values_bytes() / count * from,
+                     .indices = right.indices.data() + part.indices_bytes() / count * from,
+                     .indices_as = job_.indices_as});
   });
   samples_.push_back(std::move(right));
 }

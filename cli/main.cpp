@@ -50,9 +50,7 @@ std::string help_command(const CLI::App& app) {
   return "shortlist " + (parsed.empty() ? std::string() : parsed.front()->get_name() + " ") + "--help";
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   // A file that passes the size limit is a failed write with a message, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
 
@@ -95,4 +93,15 @@ int main(int argc, char** argv) {
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report(kFailed, "cannot write to standard output");
   return kDone;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (...) {  // even a message can fail for want of memory
+    std::fputs("shortlist: failed, and could not say why\n", stderr);
+    return kFailed;
+  }
 }

@@ -115,6 +115,15 @@ struct top_k_output {
 void top_k(const stream& s, const value_matrix& matrix, const top_k_options& options, const top_k_output& out,
            const ragged_rows& ragged = {});
 
+/// The oracle: what top_k returns on any device, by the definition, a full sort and plain loops, on one core of the
+/// CPU.
+/// @throws what top_k throws for arrays on the CPU.
+void reference_top_k(const value_matrix& matrix, const top_k_options& options, const top_k_output& out,
+                     const ragged_rows& ragged = {});
+/// How many midpoints the oracle's Algorithm 1 counts in a row before it ends, with an absent eps as 0; none in a row
+/// that takes the exact path. @throws the same; invalid_argument if there is no such row.
+int reference_bisection_steps(const value_matrix& matrix, std::int64_t row, const top_k_options& options);
+
 /// The shape of a row-wise top k, for choosing an algorithm before any data is there.
 struct top_k_shape {
   std::int64_t rows = 0;

@@ -12,6 +12,7 @@
 #include "core/order.hpp"
 #include "core/plan.hpp"
 #include "index/checks.hpp"
+#include "reference/top_k.hpp"
 
 namespace shortlist {
 namespace {
@@ -109,6 +110,25 @@ void top_k(const stream& s, const value_matrix& matrix, const top_k_options& opt
   index::with_host_memory([&] {
     core::backend_of(s.where()).top_k(s.native(), {.matrix = matrix, .ragged = ragged, .options = options, .out = out});
   });
+}
+
+void reference_top_k(const value_matrix& matrix, const top_k_options& options, const top_k_output& out,
+                     const ragged_rows& ragged) {
+  check_matrix(matrix);
+  check_options(matrix, options);
+  check_output(matrix, out);
+  if (matrix.rows == 0) return;
+  if (ragged.begins || ragged.ends) check_borders(matrix, ragged);
+  index::with_host_memory([&] { reference::top_k(matrix, ragged, options, out); });
+}
+
+int reference_bisection_steps(const value_matrix& matrix, std::int64_t row, const top_k_options& options) {
+  check_matrix(matrix);
+  check_options(matrix, options);
+  if (row < 0 || row >= matrix.rows) {
+    core::throw_invalid("row", row, fmt::format("0 to rows - 1, and there are {}", matrix.rows));
+  }
+  return index::with_host_memory([&] { return reference::bisection_steps(matrix, row, 0, matrix.cols, options); });
 }
 
 std::string explain(device where, const top_k_shape& shape) {

@@ -210,8 +210,9 @@ void safetensors_writer::impl::skip_complete() {
   }
 }
 
-safetensors_writer::safetensors_writer(const std::filesystem::path& path, std::map<std::string, std::string> metadata,
-                                       std::vector<tensor_description> tensors)
+safetensors_writer::safetensors_writer(const std::filesystem::path& path,
+                                       const std::map<std::string, std::string>& metadata,
+                                       const std::vector<tensor_description>& tensors)
     : impl_(std::make_unique<impl>(path)) {
   try {
     impl_->plan(metadata, tensors);
@@ -467,6 +468,7 @@ std::vector<std::string> safetensors_file::tensor_names() const {
   }
   std::sort(placed.begin(), placed.end());
   std::vector<std::string> names;
+  names.reserve(placed.size());
   for (auto& [place, name] : placed) names.push_back(std::move(name));
   return names;
 }

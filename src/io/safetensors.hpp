@@ -54,8 +54,8 @@ class safetensors_writer {
  public:
   /// @throws io_error; invalid_argument for an unknown dtype, a name given twice, a name or key that is reserved
   ///         ("__metadata__", "_pad...", "xxh3...."), a negative dimension, text that is no UTF-8.
-  safetensors_writer(const std::filesystem::path& path, std::map<std::string, std::string> metadata,
-                     std::vector<tensor_description> tensors);
+  safetensors_writer(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
+                     const std::vector<tensor_description>& tensors);
   ~safetensors_writer();
   safetensors_writer(safetensors_writer&&) noexcept;
   safetensors_writer& operator=(safetensors_writer&&) = delete;

@@ -9,6 +9,7 @@
 #include "cpu/top_k/top_k.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -24,11 +25,12 @@ namespace shortlist::cpu {
 namespace {
 
 constexpr std::int64_t kChunk = 8192;  // values of a filtered row at a time: their keys take half a first cache
-constexpr std::int64_t kFilterCols = 2 * kChunk;   // rows from here on are filtered,
-constexpr std::int64_t kFilterShare = 128;         // if at most one value in so many is among the best
-constexpr std::int64_t kPartCols = 4 * kChunk;     // of a row that workers share; a shorter part does not pay
-constexpr std::int64_t kGrabBytes = 64 * 1024;     // of rows that a worker takes at a time
-constexpr std::int64_t kSerialValues = 32 * 1024;  // a matrix of fewer is done before another core has woken up
+constexpr std::int64_t kFilterCols = 2 * kChunk;             // rows from here on are filtered,
+constexpr std::int64_t kFilterShare = 128;                   // if at most one value in so many is among the best
+constexpr std::int64_t kPartCols = 4 * kChunk;               // of a row that workers share; a shorter part does not pay
+constexpr std::int64_t kGrabBytes = std::int64_t{64} << 10;  // of rows that a worker takes at a time
+constexpr std::int64_t kSerialValues = std::int64_t{32}
+                                       << 10;  // a matrix of fewer is done before another core has woken up
 constexpr std::int64_t kKeptBytes = std::int64_t{32} << 20;  // of scratch that a thread keeps between calls
 constexpr std::int64_t kRankedByCounting = 512;              // best columns are; more are sorted
 constexpr std::int64_t kSortShare =
@@ -46,7 +48,9 @@ class scratch {
  public:
   std::byte* gathered(std::int64_t bytes) { return grown(gathered_, bytes); }
   row_order_key* keys(std::int64_t count) { return grown(keys_, count + kKeySlack); }
-  row_order_key* room(int which, std::int64_t count) { return grown(room_[which], count + kKeySlack); }
+  row_order_key* room(int which, std::int64_t count) {
+    return grown(room_[static_cast<std::size_t>(which)], count + kKeySlack);
+  }
   std::uint32_t* columns(std::int64_t count) { return grown(columns_, count + kKeySlack); }
   std::uint32_t* ranks(std::int64_t count) { return grown(ranks_, count); }
   std::uint32_t* sorted(std::int64_t count) { return grown(sorted_, count); }
@@ -70,7 +74,7 @@ class scratch {
 
   std::vector<std::byte> gathered_;
   std::vector<row_order_key> keys_;
-  std::vector<row_order_key> room_[2];
+  std::array<std::vector<row_order_key>, 2> room_;
   std::vector<std::uint32_t> columns_;
   std::vector<std::uint32_t> ranks_;
   std::vector<std::uint32_t> sorted_;
