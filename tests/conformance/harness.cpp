@@ -202,19 +202,24 @@ std::int64_t run_case(const test_case& what) {
   return static_cast<std::int64_t>(ways.size());
 }
 
-int replay(std::string_view line) {
-  std::map<std::string, std::string> fields;
+replay_line::replay_line(std::string_view line) {
   std::istringstream words{std::string(line)};
   for (std::string word; words >> word;) {
     const std::size_t equals = word.find('=');
     if (equals == std::string::npos) throw std::invalid_argument("not name=value: " + word);
-    fields[word.substr(0, equals)] = word.substr(equals + 1);
+    fields_[word.substr(0, equals)] = word.substr(equals + 1);
   }
-  const auto field = [&](const char* name) -> const std::string& {
-    const auto found = fields.find(name);
-    if (found == fields.end()) throw std::invalid_argument(std::string("the line has no ") + name + "=");
-    return found->second;
-  };
+}
+
+const std::string& replay_line::operator[](const char* name) const {
+  const auto found = fields_.find(name);
+  if (found == fields_.end()) throw std::invalid_argument(std::string("the line has no ") + name + "=");
+  return found->second;
+}
+
+int replay(std::string_view line) {
+  const replay_line fields(line);
+  const auto field = [&](const char* name) -> const std::string& { return fields[name]; };
   const test_case what{.type = parse_element_type(field("type")),
                        .by = parse_metric(field("metric")),
                        .rows = std::stoll(field("rows")),

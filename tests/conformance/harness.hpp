@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,16 @@ struct way {
 };
 
 std::string describe(const test_case& what, const way& how);
+
+/// A line of name=value words, as failures print it. @throws std::invalid_argument if a word or a name is not right.
+class replay_line {
+ public:
+  explicit replay_line(std::string_view line);
+  const std::string& operator[](const char* name) const;
+
+ private:
+  std::map<std::string, std::string> fields_;
+};
 
 /// Sets SHORTLIST_FORCE_FLAT_SEARCH for as long as it lives; "plan" unsets it.
 class forced_algorithm {

@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <sstream>
 
+#include "conformance/harness.hpp"
 #include "conformance/top_k_values.hpp"
 
 namespace shortlist::conformance {
@@ -190,18 +189,8 @@ std::string describe(const top_k_case& what, const top_k_way& how) {
 }
 
 std::pair<top_k_case, top_k_way> parse_top_k_case(const std::string& line) {
-  std::map<std::string, std::string> fields;
-  std::istringstream words{line};
-  for (std::string word; words >> word;) {
-    const std::size_t equals = word.find('=');
-    if (equals == std::string::npos) throw std::invalid_argument("not name=value: " + word);
-    fields[word.substr(0, equals)] = word.substr(equals + 1);
-  }
-  const auto field = [&](const char* name) -> const std::string& {
-    const auto found = fields.find(name);
-    if (found == fields.end()) throw std::invalid_argument(std::string("the line has no ") + name + "=");
-    return found->second;
-  };
+  const replay_line fields(line);
+  const auto field = [&](const char* name) -> const std::string& { return fields[name]; };
   const auto number = [&](const char* name) { return std::stoll(field(name)); };
   top_k_case what;
   what.type = parse_value_type(field("type"));

@@ -97,4 +97,17 @@ class file_size_limit {
   void (*previous_handler_)(int) = nullptr;
 };
 
+/// The start of an npy file with this dictionary, padded as NumPy pads it.
+inline std::string npy_header(const std::string& dictionary, int version = 1) {
+  const std::size_t length_bytes = version == 1 ? 2 : 4;
+  std::string text = dictionary;
+  while ((8 + length_bytes + text.size() + 1) % 64 != 0) text += ' ';
+  text += '\n';
+  std::string bytes = "\x93NUMPY";
+  bytes += static_cast<char>(version);
+  bytes += '\0';
+  bytes += bytes_of(static_cast<std::uint32_t>(text.size())).substr(0, length_bytes);
+  return bytes + text;
+}
+
 }  // namespace shortlist::test

@@ -16,6 +16,7 @@ namespace {
 using test::bytes_of;
 using test::expect_error;
 using test::file_size_limit;
+using test::npy_header;
 using test::read_bytes;
 using test::temporary_folder;
 using test::write_bytes;
@@ -25,10 +26,7 @@ constexpr std::int64_t kCols = 5;
 constexpr std::size_t kPreambleBytes = 10;  // of version 1: magic, version, length of the header
 
 std::string header(const std::string& descr, const std::string& shape, const std::string& fortran_order = "False") {
-  std::string text = "{'descr': '" + descr + "', 'fortran_order': " + fortran_order + ", 'shape': (" + shape + "), }";
-  while ((kPreambleBytes + text.size() + 1) % 64 != 0) text += ' ';
-  text += '\n';
-  return std::string("\x93NUMPY\x01\x00", 8) + bytes_of(static_cast<std::uint16_t>(text.size())) + text;
+  return npy_header("{'descr': '" + descr + "', 'fortran_order': " + fortran_order + ", 'shape': (" + shape + "), }");
 }
 
 /// `count` numbered elements, which no two places of a matrix share.

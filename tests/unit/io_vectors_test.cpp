@@ -18,6 +18,7 @@ namespace {
 using test::bytes_of;
 using test::expect_error;
 using test::file_size_limit;
+using test::npy_header;
 using test::read_bytes;
 using test::temporary_folder;
 using test::write_bytes;
@@ -49,18 +50,6 @@ std::string vecs_bytes(std::int64_t rows, std::int64_t dim) {
 }
 
 std::string bin_header(std::uint32_t rows, std::uint32_t dim) { return bytes_of(rows) + bytes_of(dim); }
-
-std::string npy_header(const std::string& dictionary, int version = 1) {
-  const std::size_t length_bytes = version == 1 ? 2 : 4;
-  std::string text = dictionary;
-  while ((8 + length_bytes + text.size() + 1) % 64 != 0) text += ' ';
-  text += '\n';
-  std::string bytes = "\x93NUMPY";
-  bytes += static_cast<char>(version);
-  bytes += '\0';
-  bytes += bytes_of(static_cast<std::uint32_t>(text.size())).substr(0, length_bytes);
-  return bytes + text;
-}
 
 std::string npy_dictionary(const std::string& descr, const std::string& shape) {
   return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }";
