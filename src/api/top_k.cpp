@@ -137,9 +137,6 @@ std::string explain(device where, const top_k_shape& shape) {
   if (shape.k < 1 || shape.k > shape.cols) {
     core::throw_invalid("shape.k", shape.k, fmt::format("1 to cols, which is {}", shape.cols));
   }
-  if (where.kind() == device_kind::cuda) {
-    throw unsupported("row-wise top k on " + where.name() + " is not there yet; allowed is device cpu");
-  }
   return core::explain_top_k(where.kind(), where.description(), shape);
 }
 

@@ -18,6 +18,8 @@
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/check.cuh"
+#include "cuda/top_k/block_rows.hpp"
+#include "cuda/top_k/warp_rows.hpp"
 
 namespace shortlist::cuda {
 namespace {
@@ -242,8 +244,13 @@ class cuda_backend final : public core::backend {
     run(native(stream), static_cast<cuda_scratch&>(memory), corpus, request);
   }
 
-  void top_k(void*, const core::top_k_request&) override {
-    throw unsupported("row-wise top k on " + where().name() + " is not there yet; allowed is device cpu");
+  void top_k(void* stream, const core::top_k_request& request) override {
+    const current_device here(ordinal_);
+    if (warp_rows_serve(request)) {
+      launch_warp_rows(native(stream), request, properties_.multiProcessorCount);
+    } else {
+      launch_block_rows(native(stream), request, properties_.multiProcessorCount);
+    }
   }
 
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,

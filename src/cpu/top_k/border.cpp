@@ -6,6 +6,8 @@
 #include <functional>
 #include <limits>
 
+#include "core/normal.hpp"
+
 namespace shortlist::cpu {
 namespace {
 
@@ -26,15 +28,6 @@ row_order_key key_of(float value) {
 
 bool is_number(std::int64_t key) { return key > kMinusInfinityKey && key < kInfinityKey; }
 
-/// The quantile of the normal distribution that `share` of it lies above (Abramowitz and Stegun 26.2.23, 4e-4).
-double upper_quantile(double share) {
-  const bool mirrored = share > 0.5;
-  const double t = std::sqrt(-2.0 * std::log(mirrored ? 1.0 - share : share));
-  const double x =
-      t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
-  return mirrored ? -x : x;
-}
-
 /// The bracket of a search: count(>= low) >= k > count(>= high). Keys beyond 32 bits stand for "above all".
 struct bracket {
   std::int64_t low;
@@ -53,12 +46,9 @@ double interpolate(const bracket& in, std::int64_t k) {
 
 }  // namespace
 
-border_guess::border_guess(std::int64_t k, std::int64_t count) {
-  const double share = (static_cast<double>(k) + 0.5) / (static_cast<double>(count) + 1.0);
-  deviations_ = upper_quantile(std::clamp(share, 1e-12, 1.0 - 1e-12));
-  constexpr double kDensityAtMean = 0.3989422804014327;
-  density_ = kDensityAtMean * std::exp(-0.5 * deviations_ * deviations_);
-}
+border_guess::border_guess(std::int64_t k, std::int64_t count)
+    : deviations_(core::upper_quantile((static_cast<double>(k) + 0.5) / (static_cast<double>(count) + 1.0))),
+      density_(core::normal_density(deviations_)) {}
 
 namespace {
 
