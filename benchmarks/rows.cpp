@@ -1,9 +1,12 @@
 // Row-wise top k: short rows and long ones, types, k, data that is hard, and RTop-K's early stops.
 #include <algorithm>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "campaigns.hpp"
+#include "gpu.hpp"
 #include "rows_bench.hpp"
 
 namespace shortlist::benchmark {
@@ -61,6 +64,73 @@ std::vector<cpu_job> cpu_jobs() {
   return jobs;
 }
 
+constexpr shape kGpuShapes[] = {
+    {1'048'576, 256, 32},    {1'048'576, 512, 64},  {1'048'576, 768, 128}, {kRows, 256, 32},     {kRows, 1024, 64},
+    {kRows, 4096, 64},       {kRows, 8192, 64},     {1, 1'000'000, 100},   {1, 10'000'000, 100}, {1, 100'000'000, 100},
+    {1, 1'000'000'000, 100}, {100, 1'000'000, 100}, {100, 1'000'000, 2048}};
+constexpr std::int64_t kFigureCols[] = {256, 512, 768, 1024, 1280, 2048, 3072, 4096, 6144, 8192};  // figures 4 and 6
+constexpr std::int64_t kFigureKs[] = {64, 128, 256, 512};
+
+/// The table of targets, the early stops, the hard data, and the shapes of the paper's figures.
+std::vector<rows_job> gpu_jobs() {
+  std::vector<rows_job> jobs;
+  for (const shape& s : kGpuShapes) jobs.push_back(job_of(s));
+  for (const std::int64_t cols : {256, 512, 768}) {
+    const std::int64_t k = cols == 256 ? 32 : cols == 512 ? 64 : 128;
+    for (const int steps : {2, 4, 8}) {
+      jobs.push_back(job_of({1'048'576, cols, k}));
+      jobs.back().options.max_iter = steps;
+    }
+    jobs.push_back(job_of({1'048'576, cols, k}));
+    jobs.back().options.eps = 1e-4f;
+  }
+  for (const value_type type : {value_type::f16, value_type::bf16}) {
+    jobs.push_back(job_of({1'048'576, 256, 32}));
+    jobs.back().type = type;
+  }
+  for (const row_values values : kOtherData) {
+    for (const shape& s : {shape{1'048'576, 256, 32}, shape{kRows, 1024, 64}, shape{kRows, 8192, 64}}) {
+      jobs.push_back(job_of(s));
+      jobs.back().values = values;
+    }
+  }
+  for (const std::int64_t cols : kFigureCols) {
+    for (const std::int64_t k : kFigureKs) {
+      if (k < cols) jobs.push_back(job_of({kRows, cols, k}));
+    }
+  }
+  for (rows_job& job : jobs) job.indices_as = index_type::i64;
+  std::stable_sort(jobs.begin(), jobs.end(), [](const rows_job& a, const rows_job& b) {
+    return std::tie(a.values, a.type, a.cols, a.rows) < std::tie(b.values, b.type, b.cols, b.rows);
+  });
+  return jobs;
+}
+
+void run_gpu_rows(results& out, const patience& limit, limits_report& limits) {
+  if (!find_gpu()) return;
+  std::vector<rows_job> jobs = gpu_jobs();
+  std::erase_if(jobs, [&](const rows_job& j) { return !out.wants(work_name(j)); });
+  gpu_clock gpu;
+  constexpr std::int64_t kLimitBytes = std::int64_t{1} << 32;
+  if (!jobs.empty())
+    limits["read_gb_per_s"]["gpu"] = static_cast<double>(kLimitBytes) / (gpu.read_ms(kLimitBytes) * 1e6);
+  std::set<std::string> done;
+  for (auto first = jobs.begin(); first != jobs.end();) {
+    const rows_job of_matrix = *first;
+    const row_matrix matrix(of_matrix.rows, of_matrix.cols, of_matrix.type, of_matrix.values);
+    for (; first != jobs.end() && first->same_matrix(of_matrix); ++first) {
+      const std::string work = work_name(*first);
+      if (!done.insert(work).second) continue;
+      nlohmann::ordered_json more;
+      rows_job normal = *first;
+      normal.values = row_values::normal;
+      if (first->values != row_values::normal)
+        more = {{"compared_with", work_name(normal)}, {"target_ratio", kMostOnOtherData}};
+      run_on_gpu(gpu, matrix, *first, work, limit, out, more);
+    }
+  }
+}
+
 }  // namespace
 
 limits_report run_rows(results& out, const campaign_settings& settings) {
@@ -87,6 +157,7 @@ limits_report run_rows(results& out, const campaign_settings& settings) {
       limits["read_gb_per_s"]["cpu"] = static_cast<double>(most_bytes) / (record["limit_ms"].get<double>() * 1e6);
     }
   }
+  run_gpu_rows(out, limit, limits);
   return limits;
 }
 

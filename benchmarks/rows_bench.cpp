@@ -16,7 +16,9 @@
 namespace shortlist::benchmark {
 namespace {
 
-constexpr std::int64_t kCheckedValues = std::int64_t{1} << 24;  // the oracle sorts so many in about half a second
+constexpr std::int64_t kCheckedValues = std::int64_t{1} << 24;   // the oracle sorts so many in about half a second
+constexpr std::int64_t kRotatedBytes = std::int64_t{256} << 20;  // several times the L2 cache of a GPU
+constexpr std::int64_t kMostCopies = 64;
 constexpr int kPoison = 0xA5;  // no right output has these bytes everywhere, so that what was not written is seen
 
 std::string hex(std::span<const std::byte> value) {  // most significant byte first
@@ -123,6 +125,58 @@ void run_on_cpu(row_matrix& matrix, const rows_job& job, const std::string& work
     nlohmann::ordered_json fields = {{"checked_rows", right.rows()}};
     if (more.is_object()) fields.update(more);
     out.add(work, {.time = time, .bytes = job.bytes(), .limit_ms = limit_ms}, fields);
+  } catch (const std::exception& failure) {
+    out.add_wrong(work, failure.what());
+  }
+}
+
+void run_on_gpu(gpu_clock& gpu, const row_matrix& matrix, const rows_job& job, const std::string& work,
+                const patience& limit, results& out, const nlohmann::ordered_json& more) {
+  if (!out.wants(work)) return;
+  try {
+    const device where = device::cuda(0);
+    const stream s = stream::wrap(where, gpu.stream());
+    const std::int64_t copies = std::clamp<std::int64_t>(kRotatedBytes / matrix.bytes() + 1, 1, kMostCopies);
+    buffer matrices(where, copies * matrix.bytes());
+    buffer outputs(where, job.room_bytes());
+    const auto copy_of = [&](std::int64_t run) {
+      return static_cast<std::byte*>(matrices.data()) + run % copies * matrix.bytes();
+    };
+    {
+      buffer first(where, matrix.bytes());
+      first.upload(s, matrix.data());
+      for (std::int64_t i = 0; i < copies; ++i) gpu.copy(copy_of(i), first.data(), matrix.bytes());
+      s.synchronize();
+    }
+    auto* values = static_cast<std::byte*>(outputs.data());
+    const auto select = [&](std::int64_t run) {
+      top_k(s, {copy_of(run), job.type, job.rows, job.cols, job.cols}, job.options,
+            {.values = values, .indices = values + job.indices_at(), .indices_as = job.indices_as});
+    };
+    const rows_truth right(matrix, job);
+    std::vector<std::byte> found(static_cast<std::size_t>(job.room_bytes()));
+    const auto poison = [&] {
+      std::memset(found.data(), kPoison, found.size());
+      outputs.upload(s, found.data());
+    };
+    const auto verify = [&] {
+      outputs.download(s, found.data());
+      if (const auto difference = right.first_difference(found.data(), found.data() + job.indices_at())) {
+        throw std::runtime_error(*difference);
+      }
+    };
+    poison();
+    select(0);
+    verify();
+    const gpu_clock::graph graph = gpu.capture([&] { select(0); });
+    poison();
+    graph.replay();
+    verify();
+    const timing time = repeat(limit, [&](std::int64_t run) { return gpu.time_ms([&] { select(run); }); });
+    verify();
+    nlohmann::ordered_json fields = {{"checked_rows", right.rows()}, {"copies", copies}};
+    if (more.is_object()) fields.update(more);
+    out.add(work, {.time = time, .bytes = job.bytes(), .limit_ms = gpu.read_ms(job.bytes())}, fields);
   } catch (const std::exception& failure) {
     out.add_wrong(work, failure.what());
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpu.hpp"
 #include "results.hpp"
 #include "rows_data.hpp"
 #include "shortlist/top_k.hpp"
@@ -70,5 +71,10 @@ class rows_truth {
 /// record of the failure. The limit is one read of the job's bytes, measured here.
 void run_on_cpu(row_matrix& matrix, const rows_job& job, const std::string& work, const patience& limit, results& out,
                 const nlohmann::ordered_json& more = {});
+
+/// On the GPU: device to device, one matrix after another out of so many copies that the L2 cache holds none of them.
+/// Also captured in a graph once and replayed. The limit is one read of the job's bytes by the GPU.
+void run_on_gpu(gpu_clock& gpu, const row_matrix& matrix, const rows_job& job, const std::string& work,
+                const patience& limit, results& out, const nlohmann::ordered_json& more = {});
 
 }  // namespace shortlist::benchmark
