@@ -1,12 +1,16 @@
 // Row-wise top k, a row in the registers of 8, 16 or 32 lanes (cols <= 1024).
 //
-// Why it is fast: a row is read once, as order-preserving keys that never leave the registers; the search of the border
-// is a count a pass (a compare and an add a value), about four passes on average; the best leave through shared memory,
-// so that stores are whole lines.
-// Steps of a group of lanes: load -> keys, mean and deviation -> count keys above a guess, until exactly k are; where
-// values tie, until the border is a value -> places in column order from one packed scan -> stage -> store.
-// Early stops (docs/ordering.md, section 9) run the bisection's own thresholds through the same count.
-// Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// Why it is fast: a row is read once into registers; its values become fp16 numbers, two a register, by a map that
+// keeps their order and whose unit near the border is about one count, so that a pass of a compare and an add for two
+// values counts how many reach a threshold. Where exactly k do, the set is proved, whatever the map rounded.
+// Steps of a group of lanes: load -> mean and deviation -> map -> count, step, interpolate until k reach the threshold
+// -> places in column order from one packed scan -> stage -> store whole lines. Rows for which that fails (ties at the
+// border, NaN, infinities, early stops, ragged rows) go over to order-preserving keys: the border is then sought by
+// counting 32-bit keys, in the end among the values that are there. Early stops (docs/ordering.md, section 9) run the
+// bisection's own thresholds through the same count. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share:
+// docs/kernels.md.
+#include <cuda_fp16.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -25,6 +29,7 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kGuesses = 8;  // passes before the border is sought among the values themselves
 constexpr float kSteep = 1.5f;
+constexpr int kHalfPasses = 8;  // counts of fp16 numbers before a row is given up to the keys
 constexpr std::uint32_t kInfinityKey = 0xFF800000u;
 constexpr std::uint32_t kMinusInfinityKey = 0x007FFFFFu;
 constexpr std::uint32_t kZeroKey = 0x80000000u;
@@ -37,11 +42,12 @@ struct rows_args {
   std::int32_t max_iter;
   bool stops_by_eps;
   bool stops_by_count;
+  bool by_halves;  // whole rows, exact, in column order: the common case
 };
 
 /// One of the best, on its way out.
 struct staged_entry {
-  std::uint32_t key;
+  std::uint32_t key;     // or the value's bits
   std::uint32_t column;  // from the row's begin
 };
 
@@ -65,20 +71,22 @@ struct lane_keys {
   static constexpr int kUnit =
       16 / static_cast<int>(sizeof(Stored)) < Values ? 16 / static_cast<int>(sizeof(Stored)) : Values;
   static constexpr int kUnits = Values / kUnit;
-  std::uint32_t keys[Values];
+  std::uint32_t keys[Values];  // at first the bits of the values
 
   static __device__ __forceinline__ int first_column(int unit, int lane) { return (unit * Lanes + lane) * kUnit; }
 
-  /// Loads and sums; columns that are not there get the key of NaN, and come last as they do.
-  __device__ __forceinline__ void load(const Stored* row, int count, int lane, bool negate, float& sum,
-                                       float& squares) {
+  __device__ __forceinline__ float value(int v) const { return core::float_from_bits(keys[v]); }
+
+  /// The values' bits, widened; columns that are not there hold a NaN. Sums all, and the squares of every other one:
+  /// the first is not finite if any value is not.
+  __device__ __forceinline__ void load(const Stored* row, int count, int lane, float& sum, float& squares) {
     const bool aligned = reinterpret_cast<std::uintptr_t>(row) % 16 == 0;
-    const std::uint32_t flip = negate ? core::kSignBit : 0u;
 #pragma unroll
     for (int j = 0; j < kUnits; j++) {
       const int first = first_column(j, lane);
       alignas(16) Stored unit[kUnit];
-      if (aligned && kUnit * sizeof(Stored) == 16 && first + kUnit <= count) {
+      const bool whole = first + kUnit <= count;
+      if (aligned && whole) {
         *reinterpret_cast<uint4*>(unit) = __ldcs(reinterpret_cast<const uint4*>(row + first));
       } else {
 #pragma unroll
@@ -86,17 +94,27 @@ struct lane_keys {
       }
 #pragma unroll
       for (int c = 0; c < kUnit; c++) {
-        const float value = core::float_from_bits(core::float_bits(core::widen(unit[c])) ^ flip);
-        const bool there = first + c < count;
-        keys[j * kUnit + c] = there ? core::score_key(value, metric::inner_product) : core::kNanKey;
-        sum += there ? value : 0.0f;
-        squares += there ? value * value : 0.0f;
+        const bool there = whole || first + c < count;
+        const float wide = core::widen(unit[c]);
+        keys[j * kUnit + c] = there ? core::float_bits(wide) : core::kCanonicalNan;
+        if (there) sum += wide;
+        if (there && c % 2 == 0) squares += wide * wide;
       }
     }
 #pragma unroll
     for (int o = Lanes / 2; o > 0; o >>= 1) {
       sum += __shfl_xor_sync(kFullWarp, sum, o);
       squares += __shfl_xor_sync(kFullWarp, squares, o);
+    }
+  }
+
+  /// Turns the bits of the values into keys.
+  __device__ __forceinline__ void to_keys(bool negate) {
+    const std::uint32_t flip = negate ? core::kSignBit : 0u;
+#pragma unroll
+    for (int v = 0; v < Values; v++) {
+      const float wide = core::float_from_bits(keys[v] ^ flip);
+      keys[v] = core::score_key(wide, metric::inner_product);
     }
   }
 
@@ -272,6 +290,83 @@ __device__ __forceinline__ void keep_first(bool (&marked)[Row::kUnits * Row::kUn
   }
 }
 
+/// The values of a lane as fp16 numbers, two a register, in the same order.
+template <int Values>
+struct lane_halves {
+  __half2 u[Values / 2];
+
+  template <class Row>
+  __device__ __forceinline__ void map(const Row& row, float scale, float offset) {
+#pragma unroll
+    for (int i = 0; i < Values / 2; i++)
+      u[i] =
+          __floats2half2_rn(__fmaf_rn(row.value(2 * i), scale, offset), __fmaf_rn(row.value(2 * i + 1), scale, offset));
+  }
+
+  /// How many of the group's values reach the threshold; a NaN reaches none.
+  template <int Lanes>
+  __device__ __forceinline__ int count_from(__half2 from) const {
+    __half2 even = __hge2(u[0], from);
+    __half2 odd = __hge2(u[1], from);
+#pragma unroll
+    for (int i = 2; i < Values / 2; i += 2) {
+      even = __hadd2(even, __hge2(u[i], from));
+      odd = __hadd2(odd, __hge2(u[i + 1], from));
+    }
+    const __half2 both = __hadd2(even, odd);
+    auto count = static_cast<std::uint32_t>(__low2float(both) + __high2float(both));
+    if constexpr (Lanes == kWarp) {
+      count = __reduce_add_sync(kFullWarp, count);
+    } else {
+#pragma unroll
+      for (int o = Lanes / 2; o > 0; o >>= 1) count += __shfl_xor_sync(kFullWarp, count, o);
+    }
+    return static_cast<int>(count);
+  }
+};
+
+/// A threshold that exactly k of the group's values reach, if one is found for every group of the warp. Thresholds are
+/// in units of about one count, from the place where the border was last.
+template <int Lanes, int Values>
+__device__ __forceinline__ bool find_half_threshold(const lane_halves<Values>& halves, int k, bool has_shape,
+                                                    __half2& threshold, float& moved) {
+  float at = 0.0f;
+  float low = -INFINITY;
+  float high = INFINITY;
+  float at_low = 0.0f;
+  float at_high = 0.0f;
+  float steep = 1.0f;
+  bool done = !has_shape;
+  for (int pass = 0; pass < kHalfPasses; pass++) {
+    const __half2 from = __float2half2_rn(at);
+    const int reached = halves.template count_from<Lanes>(from);
+    if (!done) {
+      threshold = from;
+      at = __low2float(from);
+      moved = at;
+      done = reached == k;
+    }
+    if (__all_sync(kFullWarp, done)) break;
+    const auto beyond = static_cast<float>(reached - k);
+    if (done) continue;
+    if (beyond > 0.0f) {
+      low = at;
+      at_low = beyond;
+    } else {
+      high = at;
+      at_high = beyond;
+    }
+    if (isfinite(low) && isfinite(high)) {
+      const float share = __fdividef(at_low, at_low - at_high);
+      at = __fmaf_rn(high - low, fminf(0.9f, fmaxf(0.1f, share)), low);
+    } else {
+      at = __fmaf_rn(beyond, steep, at + (beyond > 0.0f ? 0.5f : -0.5f));
+      steep *= kSteep;
+    }
+  }
+  return __all_sync(kFullWarp, done && has_shape);
+}
+
 template <class Stored>
 __device__ __forceinline__ Stored narrowed(float value);
 template <>
@@ -293,6 +388,69 @@ __device__ __forceinline__ Stored original(const Stored* row, const staged_entry
   if (entry.key == core::kNanKey || entry.key == kZeroKey) return row[entry.column];
   const float value = core::from_ascending_key(entry.key);
   return narrowed<Stored>(negated ? -value : value);
+}
+
+/// Stages and stores the values that reach the threshold, for whole rows `first` and on, one a group; `stage` is the
+/// warp's.
+template <class Stored, int Values, int Lanes>
+__device__ __forceinline__ void emit_halves(const rows_args& args, const lane_keys<Stored, Values, Lanes>& held,
+                                            const lane_halves<Values>& halves, __half2 threshold, std::int64_t first,
+                                            int lane, int group, int warp_lane, staged_entry* stage) {
+  using row_type = lane_keys<Stored, Values, Lanes>;
+  const int k = static_cast<int>(args.request.options.k);
+  staged_entry* mine = stage + group * k;
+  int total = 0;
+#pragma unroll
+  for (int pair = 0; pair < row_type::kUnits; pair += 2) {  // two units in the halves of a word
+    std::uint32_t own = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      if (pair + half >= row_type::kUnits) continue;
+      __half2 marks = __hge2(halves.u[(pair + half) * row_type::kUnit / 2], threshold);
+#pragma unroll
+      for (int i = 1; i < row_type::kUnit / 2; i++)
+        marks = __hadd2(marks, __hge2(halves.u[(pair + half) * row_type::kUnit / 2 + i], threshold));
+      own += static_cast<std::uint32_t>(__low2float(marks) + __high2float(marks)) << (16 * half);
+    }
+    std::uint32_t sum = own;
+#pragma unroll
+    for (int o = 1; o < Lanes; o <<= 1) {
+      const std::uint32_t left = __shfl_up_sync(kFullWarp, sum, o, Lanes);
+      if (lane >= o) sum += left;
+    }
+    const std::uint32_t all = __shfl_sync(kFullWarp, sum, Lanes - 1, Lanes);
+    const std::uint32_t before = sum - own;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      if (pair + half >= row_type::kUnits) continue;
+      staged_entry* to = mine + total + static_cast<int>(before >> (16 * half) & 0xFFFFu);
+      total += static_cast<int>(all >> (16 * half) & 0xFFFFu);
+      const int column = row_type::first_column(pair + half, lane);
+#pragma unroll
+      for (int c = 0; c < row_type::kUnit; c++) {
+        const int v = (pair + half) * row_type::kUnit + c;
+        const __half2 two = halves.u[v / 2];
+        const bool reaches =
+            v % 2 == 0 ? __hge(__low2half(two), __low2half(threshold)) : __hge(__high2half(two), __low2half(threshold));
+        if (reaches) *to++ = {held.keys[v], static_cast<std::uint32_t>(column + c)};
+      }
+    }
+  }
+  __syncwarp();
+  const top_k_output& out = args.request.out;
+  const std::int64_t at = first * k;
+  const int entries = kWarp / Lanes * k;
+  for (int i = warp_lane; i < entries; i += kWarp) {
+    const staged_entry entry = stage[i];
+    if (out.values) static_cast<Stored*>(out.values)[at + i] = narrowed<Stored>(core::float_from_bits(entry.key));
+    if (!out.indices) continue;
+    if (out.indices_as == index_type::i32) {
+      static_cast<std::int32_t*>(out.indices)[at + i] = static_cast<std::int32_t>(entry.column);
+    } else {
+      static_cast<std::int64_t*>(out.indices)[at + i] = entry.column;
+    }
+  }
+  __syncwarp();
 }
 
 template <class Stored, int Values, int Lanes>
@@ -323,9 +481,26 @@ __global__ void __launch_bounds__(kThreads) warp_rows_kernel(const __grid_consta
     row_type held;
     float sum = 0.0f;
     float squares = 0.0f;
-    held.load(row, count, lane, negated, sum, squares);
+    held.load(row, count, lane, sum, squares);
     const float mean = sum / static_cast<float>(max(count, 1));
-    const float deviation = sqrtf(fmaxf(squares / static_cast<float>(max(count, 1)) - mean * mean, 0.0f));
+    const float deviation = sqrtf(fmaxf(2.0f * squares / static_cast<float>(max(count, 1)) - mean * mean, 0.0f));
+    const float sign = negated ? -1.0f : 1.0f;
+
+    if (args.by_halves && first + kGroups <= rows) {
+      const float border = __fmaf_rn(learned, deviation, sign * mean);
+      const float scale = args.density / deviation;
+      const bool has_shape = isfinite(mean) && scale > 0.0f && isfinite(scale);
+      lane_halves<Values> halves;
+      halves.map(held, sign * scale, -border * scale);
+      __half2 threshold = __float2half2_rn(0.0f);
+      float moved = 0.0f;
+      if (find_half_threshold<Lanes>(halves, k, has_shape, threshold, moved)) {
+        learned += 0.125f * moved / args.density;
+        emit_halves(args, held, halves, threshold, first, lane, group, warp_lane, stage - group * k);
+        continue;
+      }
+    }
+    held.to_keys(negated);
 
     selection chosen{};
     bool early = false;
@@ -336,7 +511,7 @@ __global__ void __launch_bounds__(kThreads) warp_rows_kernel(const __grid_consta
       chosen = bisect(args, held, count, k, early);
     }
     if (!__all_sync(kFullWarp, early)) {
-      const selection exact = find_border(args, held, count, max(best, 1), mean, deviation, learned);
+      const selection exact = find_border(args, held, count, max(best, 1), sign * mean, deviation, learned);
       if (!early) chosen = exact;
     }
     if (best == 0) chosen = {~0u, ~0u, 0, 0};
@@ -448,6 +623,8 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   args.eps = request.options.eps.value_or(0.0f);
   args.stops_by_count = request.options.max_iter.has_value();
   args.max_iter = request.options.max_iter.value_or(0);
+  args.by_halves = !request.ragged.begins && !request.ragged.ends && !request.options.sorted && !request.out.mask &&
+                   !args.stops_by_eps && !args.stops_by_count && request.options.k < request.matrix.cols;
   switch (request.matrix.type) {
     case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
     case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);
