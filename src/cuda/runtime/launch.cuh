@@ -1,4 +1,4 @@
-// One way to launch a kernel: grid, block, shared memory, stream, and blocks per cluster.
+// One way to launch a kernel: grid, block, shared memory, stream, blocks per cluster, or all blocks at once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,28 +14,51 @@ struct launch_shape {
   int threads = 0;
   std::int64_t shared_bytes = 0;
   int cluster = 1;
+  bool cooperative = false;  // all blocks are resident together and may wait for each other
 };
+
+/// Lets a kernel have that much dynamic shared memory.
+template <class Args>
+void allow_shared_bytes(void (*kernel)(Args), std::int64_t bytes, const char* what) {
+  constexpr std::int64_t kWithoutAsking = 48 * 1024;
+  if (bytes > kWithoutAsking)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), what);
+}
+
+/// How many blocks of this shape a multiprocessor holds at a time.
+template <class Args>
+int blocks_per_multiprocessor(void (*kernel)(Args), int threads, std::int64_t shared_bytes, const char* what) {
+  allow_shared_bytes(kernel, shared_bytes, what);
+  int blocks = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, static_cast<std::size_t>(shared_bytes)),
+        what);
+  return blocks;
+}
 
 template <class Args>
 void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream, const Args& args, const char* what) {
-  constexpr std::int64_t kWithoutAsking = 48 * 1024;
-  if (shape.shared_bytes > kWithoutAsking) {
-    check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
-        what);
+  allow_shared_bytes(kernel, shape.shared_bytes, what);
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[count++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
   }
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
+  if (shape.cooperative) {
+    cudaLaunchAttribute& attribute = attributes[count++];
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kernel, args), what);
 }
 
