@@ -18,6 +18,7 @@
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/check.cuh"
+#include "cuda/top_k/any_rows.hpp"
 #include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/warp_rows.hpp"
 
@@ -248,8 +249,10 @@ class cuda_backend final : public core::backend {
     const current_device here(ordinal_);
     if (warp_rows_serve(request)) {
       launch_warp_rows(native(stream), request, properties_.multiProcessorCount);
-    } else {
+    } else if (block_rows_serve(request)) {
       launch_block_rows(native(stream), request, properties_.multiProcessorCount);
+    } else {
+      launch_any_rows(native(stream), request, properties_.multiProcessorCount);
     }
   }
 

@@ -1,0 +1,137 @@
+// The threads that work on one row: some lanes of a warp, or a block. Sums, extremes and scans over them.
+//
+// All threads that run in step call together: all groups of a warp, or the block. Results are the same in all threads
+// of a group.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/device/score.cuh"
+
+namespace shortlist::cuda {
+
+/// 8, 16 or 32 lanes of a warp.
+template <int Lanes>
+class lane_group {
+ public:
+  static constexpr int kThreads = Lanes;
+
+  __device__ __forceinline__ int rank() const { return static_cast<int>(threadIdx.x) % Lanes; }
+  __device__ __forceinline__ void sync() const { __syncwarp(); }
+  /// Over all that run in step.
+  __device__ __forceinline__ bool all(bool value) const { return __all_sync(kFullWarp, value); }
+
+  __device__ __forceinline__ std::uint32_t sum(std::uint32_t value) const {
+    if constexpr (Lanes == kWarp) {
+      return __reduce_add_sync(kFullWarp, value);
+    } else {
+#pragma unroll
+      for (int o = Lanes / 2; o > 0; o >>= 1) value += __shfl_xor_sync(kFullWarp, value, o);
+      return value;
+    }
+  }
+  __device__ __forceinline__ float sum(float value) const {
+#pragma unroll
+    for (int o = Lanes / 2; o > 0; o >>= 1) value += __shfl_xor_sync(kFullWarp, value, o);
+    return value;
+  }
+  /// Of two whole numbers a thread, both of which stay below 2048 in all.
+  __device__ __forceinline__ float sum(__half2 counts) const {
+    if constexpr (Lanes == kWarp) {
+      return static_cast<float>(sum(static_cast<std::uint32_t>(__low2float(counts) + __high2float(counts))));
+    } else {
+#pragma unroll
+      for (int o = Lanes / 2; o > 0; o >>= 1) counts = __hadd2(counts, __shfl_xor_sync(kFullWarp, counts, o));
+      return __low2float(counts) + __high2float(counts);
+    }
+  }
+  template <class T>
+  __device__ __forceinline__ T largest(T value) const {
+#pragma unroll
+    for (int o = Lanes / 2; o > 0; o >>= 1) value = max(value, __shfl_xor_sync(kFullWarp, value, o));
+    return value;
+  }
+  /// The sum over the threads before this one.
+  __device__ __forceinline__ int before(int value, int& total) const {
+    int sum = value;
+#pragma unroll
+    for (int o = 1; o < Lanes; o <<= 1) {
+      const int left = __shfl_up_sync(kFullWarp, sum, o, Lanes);
+      if (rank() >= o) sum += left;
+    }
+    total = __shfl_sync(kFullWarp, sum, Lanes - 1, Lanes);
+    return sum - value;
+  }
+};
+
+/// A block of up to 32 warps, with shared memory of its own. Two turns of the same memory: one barrier a result.
+template <int Threads>
+class block_group {
+ public:
+  static constexpr int kThreads = Threads;
+  static constexpr int kWarps = Threads / kWarp;
+  struct memory {
+    std::uint32_t words[2][kWarps];
+  };
+
+  __device__ explicit block_group(memory& shared) : shared_(shared) {}
+
+  __device__ __forceinline__ int rank() const { return static_cast<int>(threadIdx.x); }
+  __device__ __forceinline__ void sync() const { __syncthreads(); }
+  __device__ __forceinline__ bool all(bool value) const { return value; }  // the same in all threads
+
+  __device__ __forceinline__ std::uint32_t sum(std::uint32_t value) {
+    const std::uint32_t* words = exchange(__reduce_add_sync(kFullWarp, value));
+    return __reduce_add_sync(kFullWarp, of_warp(words, 0u));
+  }
+  __device__ __forceinline__ float sum(float value) {
+    const std::uint32_t* words = exchange(__float_as_uint(in_warp(value)));
+    return in_warp(__uint_as_float(of_warp(words, 0u)));
+  }
+  __device__ __forceinline__ float sum(__half2 counts) {
+    return static_cast<float>(sum(static_cast<std::uint32_t>(__low2float(counts) + __high2float(counts))));
+  }
+  __device__ __forceinline__ std::uint32_t largest(std::uint32_t value) {
+    const std::uint32_t* words = exchange(__reduce_max_sync(kFullWarp, value));
+    return __reduce_max_sync(kFullWarp, of_warp(words, 0u));
+  }
+  __device__ __forceinline__ float largest(float value) {
+    const lane_group<kWarp> warp;
+    const std::uint32_t* words = exchange(__float_as_uint(warp.largest(value)));
+    return warp.largest(__uint_as_float(of_warp(words, __float_as_uint(-INFINITY))));
+  }
+  __device__ __forceinline__ int before(int value, int& total) {
+    const lane_group<kWarp> warp;
+    int of_my_warp = 0;
+    const int in_my_warp = warp.before(value, of_my_warp);
+    const std::uint32_t* words = exchange(static_cast<std::uint32_t>(of_my_warp));
+    const std::uint32_t word = of_warp(words, 0u);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int my_warp = static_cast<int>(threadIdx.x) / kWarp;
+    total = static_cast<int>(__reduce_add_sync(kFullWarp, word));
+    return in_my_warp + static_cast<int>(__reduce_add_sync(kFullWarp, lane < my_warp ? word : 0u));
+  }
+
+ private:
+  __device__ __forceinline__ float in_warp(float value) const {
+    const lane_group<kWarp> warp;
+    return warp.sum(value);
+  }
+  __device__ __forceinline__ const std::uint32_t* exchange(std::uint32_t word) {
+    std::uint32_t* words = shared_.words[turn_ ^= 1];
+    if (threadIdx.x % kWarp == 0) words[threadIdx.x / kWarp] = word;
+    __syncthreads();
+    return words;
+  }
+  __device__ __forceinline__ std::uint32_t of_warp(const std::uint32_t* words, std::uint32_t none) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    return lane < kWarps ? words[lane] : none;
+  }
+
+  memory& shared_;
+  int turn_ = 0;
+};
+
+}  // namespace shortlist::cuda

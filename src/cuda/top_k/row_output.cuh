@@ -1,0 +1,157 @@
+// Writing the chosen columns of rows that lie in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/top_k/row_search.cuh"
+
+namespace shortlist::cuda {
+
+/// How the rows of a request are written; the same for all.
+struct output_plan {
+  top_k_output out;
+  std::int64_t cols;
+  int k;
+  int sort_size;     // the power of two that holds k entries; 0: by ascending column
+  bool whole_words;  // rows of k entries begin at multiples of 16 bytes, and no row has fewer
+};
+inline output_plan output_plan_of(const core::top_k_request& request) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  int sort_size = 1;
+  while (sort_size < request.options.k) sort_size *= 2;
+  const bool ragged = request.ragged.begins || request.ragged.ends;
+  return {request.out, request.matrix.cols, static_cast<int>(request.options.k),
+          request.options.sorted && !request.out.mask ? sort_size : 0,
+          !ragged && request.options.k % 8 == 0 && aligned(request.out.values) && aligned(request.out.indices)};
+}
+
+/// Bytes of shared memory that the entries of one row need on their way out; a multiple of 16.
+inline std::int64_t staged_bytes(const output_plan& plan) {
+  if (plan.out.mask) return 0;
+  const std::int64_t columns = (std::int64_t{plan.k} * 4 + 15) / 16 * 16;
+  return plan.sort_size ? std::max<std::int64_t>(std::int64_t{plan.sort_size} * 8, columns) : columns;
+}
+
+/// Calls f(i) for each marked bit i, ascending.
+template <class Bits, class F>
+__device__ __forceinline__ void for_marked(Bits marks, F f) {
+  if constexpr (sizeof(Bits) == 8) {
+    for (; marks; marks &= marks - 1) f(__ffsll(static_cast<long long>(marks)) - 1);
+  } else {
+    for (; marks; marks &= marks - 1) f(__ffs(static_cast<int>(marks)) - 1);
+  }
+}
+
+/// Sorts `size` (a power of two) keys, the largest first.
+template <class Group>
+__device__ __noinline__ void sort_keys(Group& group, std::uint64_t* keys, int size) {
+  for (int run = 2; run <= size; run *= 2) {
+    for (int apart = run / 2; apart > 0; apart /= 2) {
+      for (int i = group.rank(); i < size / 2; i += Group::kThreads) {
+        const int first = i / apart * apart * 2 + i % apart;
+        const std::uint64_t a = keys[first];
+        const std::uint64_t b = keys[first + apart];
+        const bool descending = (first & run) == 0;
+        if (descending ? a < b : a > b) {
+          keys[first] = b;
+          keys[first + apart] = a;
+        }
+      }
+      group.sync();
+    }
+  }
+}
+
+__device__ __forceinline__ void write_columns(const top_k_output& out, std::int64_t to, const int (&columns)[4]) {
+  if (!out.indices) return;
+  if (out.indices_as == index_type::i32) {
+    __stcs(reinterpret_cast<int4*>(static_cast<std::int32_t*>(out.indices) + to),
+           make_int4(columns[0], columns[1], columns[2], columns[3]));
+  } else {
+    auto* at = reinterpret_cast<longlong2*>(static_cast<std::int64_t*>(out.indices) + to);
+    __stcs(at, make_longlong2(columns[0], columns[1]));
+    __stcs(at + 1, make_longlong2(columns[2], columns[3]));
+  }
+}
+
+/// Writes the columns that a group's threads chose of its row. All that run in step call it.
+/// @param chosen bit i: column share.first_column() + i of the row. @param place of the thread's first.
+/// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
+/// @param staged staged_bytes() of shared memory, the group's own.
+template <class Group, int Values>
+__device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row& row,
+                                          const row_share<Values>& share, typename row_share<Values>::bits chosen,
+                                          int place, std::int64_t index, std::int64_t begin, unsigned char* staged) {
+  if (plan.out.mask) {
+    if (index < 0) return;
+    std::uint8_t* mask = plan.out.mask + index * plan.cols;
+    for (std::int64_t c = group.rank(); c < plan.cols; c += Group::kThreads)
+      if (c < begin || c >= begin + row.count) mask[c] = 0;
+    mask += begin + share.first_column();
+    const int there = min(max(row.count - share.first_column(), 0), Values);
+    int i = 0;
+    if (reinterpret_cast<std::uintptr_t>(mask) % 4 == 0) {
+      for (; i + 4 <= there; i += 4) {  // four bits become four bytes
+        const auto four = static_cast<std::uint32_t>(chosen >> i & 15);
+        *reinterpret_cast<std::uint32_t*>(mask + i) = four * 0x00204081u & 0x01010101u;
+      }
+    }
+    for (; i < there; i++) mask[i] = static_cast<std::uint8_t>(chosen >> i & 1);
+    return;
+  }
+  const int best = min(plan.k, row.count);
+  auto* columns = reinterpret_cast<std::int32_t*>(staged);
+  if (plan.sort_size) {
+    auto* keys = reinterpret_cast<std::uint64_t*>(staged);
+    for_marked(chosen, [&](int i) {
+      const int column = share.first_column() + i;
+      const std::uint32_t key = core::score_key(row.value(column), metric::inner_product);
+      keys[place++] = core::row_key(key, static_cast<std::uint32_t>(column));
+    });
+    for (int i = best + group.rank(); i < plan.sort_size; i += Group::kThreads) keys[i] = core::kNoRow;
+    group.sync();
+    sort_keys(group, keys, plan.sort_size);
+  } else {
+    for_marked(chosen, [&](int i) { columns[place++] = share.first_column() + i; });
+    group.sync();
+  }
+  if (index < 0) return;
+  const auto column_at = [&](int i) {
+    return plan.sort_size ? static_cast<int>(core::position_of(reinterpret_cast<const std::uint64_t*>(staged)[i]))
+                          : columns[i];
+  };
+  const auto bits32 = [&](int column) { return reinterpret_cast<const std::uint32_t*>(row.bytes)[column]; };
+  const auto bits16 = [&](int column) { return reinterpret_cast<const std::uint16_t*>(row.bytes)[column]; };
+  const std::int64_t to = index * plan.k;
+  const bool wide = row.type == value_type::f32;
+  if (plan.whole_words) {
+    for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
+      const int four[4] = {column_at(i), column_at(i + 1), column_at(i + 2), column_at(i + 3)};
+      write_columns(plan.out, to + i, four);
+      if (!plan.out.values) continue;
+      if (wide) {
+        __stcs(reinterpret_cast<uint4*>(static_cast<std::uint32_t*>(plan.out.values) + to + i),
+               make_uint4(bits32(four[0]), bits32(four[1]), bits32(four[2]), bits32(four[3])));
+      } else {
+        __stcs(reinterpret_cast<ushort4*>(static_cast<std::uint16_t*>(plan.out.values) + to + i),
+               make_ushort4(bits16(four[0]), bits16(four[1]), bits16(four[2]), bits16(four[3])));
+      }
+    }
+    return;
+  }
+  for (int i = group.rank(); i < plan.k; i += Group::kThreads) {
+    const int column = i < best ? column_at(i) : 0;
+    write_index(plan.out, to + i, i < best ? begin + column : kNoColumn);
+    if (!plan.out.values) continue;
+    if (wide) {
+      static_cast<std::uint32_t*>(plan.out.values)[to + i] =
+          i < best ? bits32(column) : core::float_bits(worst_value<float>(row.negated));
+    } else {
+      const std::uint16_t worst = row.type == value_type::f16 ? worst_value<float16>(row.negated).bits
+                                                              : worst_value<bfloat16>(row.negated).bits;
+      static_cast<std::uint16_t*>(plan.out.values)[to + i] = i < best ? bits16(column) : worst;
+    }
+  }
+}
+
+}  // namespace shortlist::cuda
