@@ -26,16 +26,17 @@ namespace {
 
 constexpr int kDigitBits = 11;  // 8 KB of bins a block; 10 bits would take a fourth pass for fp32
 constexpr std::uint32_t kBins = 1u << kDigitBits;
-constexpr int kLoads = 4;  // 16-byte loads in flight a thread: 64 KB a multiprocessor, thrice what its latency needs
-constexpr int kThreads = 512;
+constexpr int kLoads = 4;  // 16-byte loads in flight a thread: 48 KB a multiprocessor, twice what its latency needs
+constexpr int kThreads = 256;
+constexpr int kBlocks = 3;  // a multiprocessor: at four, with 64 registers a thread, the keys spill
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kShortThreads = 128;           // more rows at a time where a row has little for each thread
+constexpr int kShortThreads = 128;            // more rows at a time where a row has little for each thread
 constexpr std::int64_t kShortColumns = 2048;  // up to here
 constexpr std::int64_t kLeastPiece = 8192;    // of a block in a team: below this a meeting costs more than the reading
 constexpr std::int64_t kMeetingColumns = 16384;  // what a row's meetings of a team cost, in columns that a block reads
 constexpr std::int64_t kMostPiece = std::int64_t{1} << 31;  // a block counts in 32 bits
 constexpr std::int64_t kPieceMultiple = 64;  // pieces of an aligned row begin at whole 16 bytes, and whole sectors
-constexpr int kHistograms = 3;  // a team's, in turn: one is read, one filled, one cleared
+constexpr int kHistograms = 3;               // a team's, in turn: one is read, one filled, one cleared
 
 /// Of a part of a row: how many keys reach the selection's `from`, and how many more reach its `fill_from`.
 struct tally {
@@ -131,8 +132,7 @@ __device__ __forceinline__ void visit_segment(const row_piece<Stored>& piece, st
 #pragma unroll
     for (int u = 0; u < kLoads; u++) *reinterpret_cast<uint4*>(values[u]) = __ldg(units + u * kWarp);
 #pragma unroll
-    for (int e = 0; e < cut::kPerLane; e++)
-      keys[e] = key_of_stored(values[e / cut::kUnit][e % cut::kUnit], negated);
+    for (int e = 0; e < cut::kPerLane; e++) keys[e] = key_of_stored(values[e / cut::kUnit][e % cut::kUnit], negated);
     visit(keys, [](int) { return true; });
   } else {
     const std::int64_t lane_start = start + lane * cut::kUnit;
@@ -151,16 +151,16 @@ __device__ __forceinline__ void visit_segment(const row_piece<Stored>& piece, st
   }
 }
 
-/// Adds the lane's keys to a histogram of the digits (key - floor) >> shift, those below kBins. The lanes' keys with
+/// Adds the lane's keys to a histogram of the digits (key - floor) >> shift, those below `digits`. The lanes' keys with
 /// the digit of lane 0's first are counted in registers and added at once, so that ties do not queue for one bin.
 template <class Stored, class There>
 __device__ __forceinline__ void add_digits(std::uint32_t* histogram,
                                            const key_for<Stored> (&keys)[segment<Stored>::kPerLane], There there,
-                                           key_for<Stored> floor, int shift) {
+                                           key_for<Stored> floor, int shift, std::uint32_t digits) {
   using key = key_for<Stored>;
   const auto digit_of = [&](int e) {
     const key digit = (keys[e] - floor) >> shift;
-    return there(e) ? static_cast<std::uint32_t>(min(digit, key{kBins})) : kBins;
+    return there(e) ? static_cast<std::uint32_t>(min(digit, key{digits})) : digits;
   };
   const std::uint32_t common = __shfl_sync(kFullWarp, digit_of(0), 0);
   std::uint32_t of_common = 0;
@@ -169,12 +169,12 @@ __device__ __forceinline__ void add_digits(std::uint32_t* histogram,
     const std::uint32_t digit = digit_of(e);
     if (digit == common) {
       of_common++;
-    } else if (digit < kBins) {
+    } else if (digit < digits) {
       atomicAdd(&histogram[digit], 1u);
     }
   }
   of_common = __reduce_add_sync(kFullWarp, of_common);
-  if (threadIdx.x % kWarp == 0 && common < kBins) atomicAdd(&histogram[common], of_common);
+  if (threadIdx.x % kWarp == 0 && common < digits) atomicAdd(&histogram[common], of_common);
 }
 
 /// The digit of the `missing`-th largest key, from counts of digits. All threads of the block; there are as many keys.
@@ -380,9 +380,10 @@ class radix_block {
       const bool works = searches && !exact;
       if (!works && !in_step()) break;
       if (works) {
-        shift = max(shift - kDigitBits, 0);
+        const int digit_bits = min(shift, kDigitBits);  // the last digit may be a shorter one
+        shift -= digit_bits;
         visit_piece([&](const key(&keys)[cut::kPerLane], auto there) {
-          add_digits<Stored>(shared_.histogram, keys, there, floor, shift);
+          add_digits<Stored>(shared_.histogram, keys, there, floor, shift, 1u << digit_bits);
         });
         __syncthreads();
       }
@@ -395,11 +396,10 @@ class radix_block {
         grid_sync();
       }
       if (!works) continue;
-      const found_digit found =
-          find_digit(shared_, missing, [&](std::uint32_t bin) -> std::int64_t {
-            if (team_bins) return static_cast<std::int64_t>(__ldcg(team_bins + bin));
-            return shared_.histogram[bin];
-          });
+      const found_digit found = find_digit(shared_, missing, [&](std::uint32_t bin) -> std::int64_t {
+        if (team_bins) return static_cast<std::int64_t>(__ldcg(team_bins + bin));
+        return shared_.histogram[bin];
+      });
       if (shares_rows()) {
         const tally parts = count_bins(found.digit);
         above += parts.sure;
@@ -631,7 +631,7 @@ class radix_block {
 };
 
 template <class Stored>
-__global__ void __launch_bounds__(kThreads, 2) radix_rows_kernel(const __grid_constant__ radix_args args) {
+__global__ void __launch_bounds__(kThreads, kBlocks) radix_rows_kernel(const __grid_constant__ radix_args args) {
   radix_block<Stored> block(args, *reinterpret_cast<radix_shared*>(dynamic_shared()));
   const std::int64_t team = static_cast<int>(blockIdx.x) / args.team_blocks;
   const std::int64_t turns = (args.request.matrix.rows + args.teams - 1) / args.teams;
