@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/grid.cuh"
 #include "cuda/device/score.cuh"
@@ -108,70 +109,110 @@ struct row_piece {
   __device__ __forceinline__ const Stored* at(std::int64_t column) const { return values + column * stride; }
 };
 
-/// A key as key_of_value has it; an fp16 widens by one instruction here.
+/// A key as key_of_value has it. `sign` is -1 where the smallest are sought, else 1: one multiply-add turns a value
+/// around and makes -0 a +0, and five instructions an element are all that a key costs.
 template <class Stored>
-__device__ __forceinline__ key_for<Stored> key_of_stored(Stored value, bool negated) {
-  if constexpr (std::is_same_v<Stored, float16>) {
-    return key_of_value(__half2float(__ushort_as_half(value.bits)), negated);
+__device__ __forceinline__ key_for<Stored> key_of_stored(Stored value, float sign) {
+  if constexpr (sizeof(Stored) == 8) {
+    const double turned = __fma_rn(value, static_cast<double>(sign), 0.0);
+    const std::int64_t bits = __double_as_longlong(turned);
+    const auto key = static_cast<std::uint64_t>(bits ^ (bits >> 63 | std::numeric_limits<std::int64_t>::min()));
+    return turned != turned ? 0 : key;
   } else {
-    return key_of_value(value, negated);
+    float wide;
+    if constexpr (std::is_same_v<Stored, float16>)
+      wide = __half2float(__ushort_as_half(value.bits));
+    else
+      wide = core::widen(value);
+    const float turned = __fmaf_rn(wide, sign, 0.0f);
+    const auto bits = static_cast<std::int32_t>(core::float_bits(turned));
+    const auto key = static_cast<std::uint32_t>(bits ^ (bits >> 31 | std::numeric_limits<std::int32_t>::min()));
+    return turned != turned ? core::kNanKey : key;
   }
 }
 
-/// Calls visit(keys, there) with the lane's keys of the segment that begins at `start`; there(e) says whether key e is
-/// one. All lanes of the warp together.
+/// Some of a lane's values of a segment, from value `first` on. Keys are made where they are used: until then the
+/// values wait, in half the registers or fewer.
+template <class Stored, int Count, bool Whole>
+struct lane_values {
+  static constexpr int kCount = Count;
+  alignas(16) Stored values[Count];
+  float sign;
+  int first;
+  std::uint32_t there;  // a bit each, unless Whole
+
+  __device__ __forceinline__ key_for<Stored> key(int e) const { return key_of_stored(values[e], sign); }
+  __device__ __forceinline__ bool is_there(int e) const { return Whole || (there >> e & 1u) != 0; }
+};
+
+/// Calls visit(lane_values) for the segment that begins at `start`: once with all if it lies in the piece and its
+/// columns are neighbours, else with one unit after another. All lanes of the warp together.
 template <class Stored, class Visit>
-__device__ __forceinline__ void visit_segment(const row_piece<Stored>& piece, std::int64_t start, bool negated,
+__device__ __forceinline__ void visit_segment(const row_piece<Stored>& piece, std::int64_t start, float sign,
                                               Visit visit) {
   using cut = segment<Stored>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  key_for<Stored> keys[cut::kPerLane];
   if (piece.contiguous() && start >= piece.first && start + cut::kColumns <= piece.end) {
+    lane_values<Stored, cut::kPerLane, true> batch;
     const auto* units = reinterpret_cast<const uint4*>(piece.values + start) + lane;
-    alignas(16) Stored values[kLoads][cut::kUnit];
 #pragma unroll
-    for (int u = 0; u < kLoads; u++) *reinterpret_cast<uint4*>(values[u]) = __ldg(units + u * kWarp);
-#pragma unroll
-    for (int e = 0; e < cut::kPerLane; e++) keys[e] = key_of_stored(values[e / cut::kUnit][e % cut::kUnit], negated);
-    visit(keys, [](int) { return true; });
+    for (int u = 0; u < kLoads; u++) reinterpret_cast<uint4*>(batch.values)[u] = __ldg(units + u * kWarp);
+    batch.sign = sign;
+    batch.first = 0;
+    visit(batch);
   } else {
-    const std::int64_t lane_start = start + lane * cut::kUnit;
-    std::uint32_t real = 0;
-    Stored values[cut::kPerLane];
+#pragma unroll 1
+    for (int u = 0; u < kLoads; u++) {
+      lane_values<Stored, cut::kUnit, false> batch;
+      batch.sign = sign;
+      batch.first = u * cut::kUnit;
+      batch.there = 0;
+      const std::int64_t column = start + (u * kWarp + lane) * cut::kUnit;
+      const Stored* from = piece.at(column);
 #pragma unroll
-    for (int e = 0; e < cut::kPerLane; e++) {
-      const std::int64_t column = lane_start + e / cut::kUnit * (kWarp * cut::kUnit) + e % cut::kUnit;
-      const bool is_there = column >= piece.first && column < piece.end;
-      values[e] = is_there ? *piece.at(column) : Stored{};
-      real |= is_there ? 1u << e : 0u;
+      for (int c = 0; c < cut::kUnit; c++) {
+        const bool is_there = column + c >= piece.first && column + c < piece.end;
+        batch.values[c] = is_there ? from[c * piece.stride] : Stored{};
+        batch.there |= is_there ? 1u << c : 0u;
+      }
+      visit(batch);
     }
-#pragma unroll
-    for (int e = 0; e < cut::kPerLane; e++) keys[e] = key_of_stored(values[e], negated);
-    visit(keys, [real](int e) { return (real >> e & 1u) != 0; });
   }
+}
+
+/// Adds one to a counter in shared memory if `counts`. By its shared address, which the compiler would otherwise make
+/// anew for each counter.
+__device__ __forceinline__ void add_one(std::uint32_t counter_address, bool counts) {
+  asm volatile(
+      "{\n"
+      ".reg .pred counts;\n"
+      "setp.ne.u32 counts, %1, 0;\n"
+      "@counts red.shared.add.u32 [%0], 1;\n"
+      "}" ::"r"(counter_address),
+      "r"(static_cast<std::uint32_t>(counts))
+      : "memory");
 }
 
 /// Adds the lane's keys to a histogram of the digits (key - floor) >> shift, those below `digits`. The lanes' keys with
 /// the digit of lane 0's first are counted in registers and added at once, so that ties do not queue for one bin.
-template <class Stored, class There>
-__device__ __forceinline__ void add_digits(std::uint32_t* histogram,
-                                           const key_for<Stored> (&keys)[segment<Stored>::kPerLane], There there,
-                                           key_for<Stored> floor, int shift, std::uint32_t digits) {
-  using key = key_for<Stored>;
+template <class Key, class Values>
+__device__ __forceinline__ void add_digits(std::uint32_t* histogram, const Values& values, Key floor, int shift,
+                                           std::uint32_t digits) {
   const auto digit_of = [&](int e) {
-    const key digit = (keys[e] - floor) >> shift;
-    return there(e) ? static_cast<std::uint32_t>(min(digit, key{digits})) : digits;
+    const Key digit = (values.key(e) - floor) >> shift;
+    if constexpr (sizeof(Key) == 8)
+      return values.is_there(e) ? static_cast<std::uint32_t>(min(digit, Key{kBins})) : kBins;
+    return values.is_there(e) ? static_cast<std::uint32_t>(digit) : kBins;
   };
+  const std::uint32_t bins = kept(shared_address(histogram));
   const std::uint32_t common = __shfl_sync(kFullWarp, digit_of(0), 0);
   std::uint32_t of_common = 0;
 #pragma unroll
-  for (int e = 0; e < segment<Stored>::kPerLane; e++) {
+  for (int e = 0; e < Values::kCount; e++) {
     const std::uint32_t digit = digit_of(e);
-    if (digit == common) {
-      of_common++;
-    } else if (digit < digits) {
-      atomicAdd(&histogram[digit], 1u);
-    }
+    const bool is_common = digit == common;
+    of_common += is_common ? 1u : 0u;
+    add_one(bins + digit * static_cast<std::uint32_t>(sizeof(std::uint32_t)), !is_common && digit < digits);
   }
   of_common = __reduce_add_sync(kFullWarp, of_common);
   if (threadIdx.x % kWarp == 0 && common < digits) atomicAdd(&histogram[common], of_common);
@@ -315,7 +356,7 @@ class radix_block {
   __device__ __forceinline__ void visit_piece(Visit visit) const {
 #pragma unroll 1
     for (std::int64_t start = piece_.origin + warp() * cut::kColumns; start < piece_.end; start += tile_columns())
-      visit_segment(piece_, start, negated_, visit);
+      visit_segment(piece_, start, negated_ ? -1.0f : 1.0f, visit);
   }
 
   __device__ void clear_bins() {
@@ -382,9 +423,7 @@ class radix_block {
       if (works) {
         const int digit_bits = min(shift, kDigitBits);  // the last digit may be a shorter one
         shift -= digit_bits;
-        visit_piece([&](const key(&keys)[cut::kPerLane], auto there) {
-          add_digits<Stored>(shared_.histogram, keys, there, floor, shift, 1u << digit_bits);
-        });
+        visit_piece([&](const auto& values) { add_digits(shared_.histogram, values, floor, shift, 1u << digit_bits); });
         __syncthreads();
       }
       const unsigned long long* team_bins = nullptr;
@@ -439,12 +478,13 @@ class radix_block {
   /// Of the whole row, around the lower end of the border's digits.
   __device__ key_extremes find_extremes(std::uint32_t border) {
     key_extremes mine;
-    visit_piece([&](const std::uint32_t(&keys)[cut::kPerLane], auto there) {
+    visit_piece([&](const auto& values) {
 #pragma unroll
-      for (int e = 0; e < cut::kPerLane; e++) {
-        if (!there(e)) continue;
-        const bool reaches = keys[e] >= border;
-        mine.add({keys[e], keys[e], reaches ? keys[e] : ~0u, reaches ? 0u : keys[e]});
+      for (int e = 0; e < values.kCount; e++) {
+        if (!values.is_there(e)) continue;
+        const std::uint32_t found = values.key(e);
+        const bool reaches = found >= border;
+        mine.add({found, found, reaches ? found : ~0u, reaches ? 0u : found});
       }
     });
     key_extremes all = block_extremes(mine);
@@ -478,11 +518,11 @@ class radix_block {
   __device__ tally count_selected(const selection& chosen) {
     std::uint32_t sure = 0;
     std::uint32_t reached = 0;
-    visit_piece([&](const key(&keys)[cut::kPerLane], auto there) {
+    visit_piece([&](const auto& values) {
 #pragma unroll
-      for (int e = 0; e < cut::kPerLane; e++) {
-        sure += there(e) && keys[e] >= chosen.from ? 1u : 0u;
-        reached += there(e) && keys[e] >= chosen.fill_from ? 1u : 0u;
+      for (int e = 0; e < values.kCount; e++) {
+        sure += values.is_there(e) && values.key(e) >= chosen.from ? 1u : 0u;
+        reached += values.is_there(e) && values.key(e) >= chosen.fill_from ? 1u : 0u;
       }
     });
     return sum_of(sure, reached - sure);
@@ -515,16 +555,16 @@ class radix_block {
   /// A bit for each of the lane's keys of a segment that the selection may take.
   __device__ __forceinline__ void mark_segment(std::int64_t start, const selection& chosen, std::uint32_t& sure,
                                                std::uint32_t& fill) const {
-    visit_segment(piece_, start, negated_, [&](const key(&keys)[cut::kPerLane], auto there) {
+    visit_segment(piece_, start, negated_ ? -1.0f : 1.0f, [&](const auto& values) {
       key most = 0;
 #pragma unroll
-      for (int e = 0; e < cut::kPerLane; e++) most = max(most, keys[e]);
+      for (int e = 0; e < values.kCount; e++) most = max(most, values.key(e));
       if (!__any_sync(kFullWarp, most >= chosen.fill_from)) return;  // most segments of most rows
 #pragma unroll
-      for (int e = 0; e < cut::kPerLane; e++) {
-        const bool reaches = there(e) && keys[e] >= chosen.fill_from;
-        sure |= reaches && keys[e] >= chosen.from ? 1u << e : 0u;
-        fill |= reaches && keys[e] < chosen.from ? 1u << e : 0u;
+      for (int e = 0; e < values.kCount; e++) {
+        const bool reaches = values.is_there(e) && values.key(e) >= chosen.fill_from;
+        sure |= reaches && values.key(e) >= chosen.from ? 1u << e << values.first : 0u;
+        fill |= reaches && values.key(e) < chosen.from ? 1u << e << values.first : 0u;
       }
     });
   }
