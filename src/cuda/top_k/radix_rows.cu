@@ -25,13 +25,14 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kDigitBits = 11;  // 8 KB of bins a block; 10 bits would take a fourth pass for fp32
+constexpr int kDigitBits = 11;      // 8 KB of bins a block; 10 bits would take a fourth pass for fp32
+constexpr int kShortDigitBits = 8;  // of short rows, for which a pass costs little more than its bins
 constexpr std::uint32_t kBins = 1u << kDigitBits;
 constexpr int kLoads = 4;  // 16-byte loads in flight a thread: 48 KB a multiprocessor, twice what its latency needs
 constexpr int kThreads = 256;
 constexpr int kBlocks = 3;  // a multiprocessor: at four, with 64 registers a thread, the keys spill
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kShortThreads = 128;            // more rows at a time where a row has little for each thread
+constexpr int kShortThreads = 64;             // more rows at a time where a row has little for each thread
 constexpr std::int64_t kShortColumns = 2048;  // up to here
 constexpr std::int64_t kLeastPiece = 8192;    // of a block in a team: below this a meeting costs more than the reading
 constexpr std::int64_t kMeetingColumns = 16384;  // what a row's meetings of a team cost, in columns that a block reads
@@ -65,6 +66,7 @@ struct radix_args {
   early_stop stop;
   int teams;
   int team_blocks;
+  int digit_bits;
   // Where a team's blocks meet; nothing if a team is one block.
   unsigned long long* histograms;  // [teams, kHistograms, kBins]
   tally* tallies;                  // [teams, 2, team_blocks]
@@ -180,16 +182,22 @@ __device__ __forceinline__ void visit_segment(const row_piece<Stored>& piece, st
   }
 }
 
-/// Adds one to a counter in shared memory if `counts`. By its shared address, which the compiler would otherwise make
-/// anew for each counter.
-__device__ __forceinline__ void add_one(std::uint32_t counter_address, bool counts) {
+/// Counts a digit: among the common ones in a register, or in its bin if it is below `digits`. In PTX, as the compiler
+/// makes three instructions of the one that counts in a register, and computes the bins' address for each digit anew.
+__device__ __forceinline__ void count_digit(std::uint32_t bins_address, std::uint32_t digit, std::uint32_t common,
+                                            std::uint32_t digits, std::uint32_t& of_common) {
   asm volatile(
       "{\n"
-      ".reg .pred counts;\n"
-      "setp.ne.u32 counts, %1, 0;\n"
-      "@counts red.shared.add.u32 [%0], 1;\n"
-      "}" ::"r"(counter_address),
-      "r"(static_cast<std::uint32_t>(counts))
+      ".reg .pred is_common, is_counted;\n"
+      ".reg .u32 bin;\n"
+      "setp.eq.u32 is_common, %1, %2;\n"
+      "@is_common add.u32 %0, %0, 1;\n"
+      "setp.lt.and.u32 is_counted, %1, %3, !is_common;\n"
+      "mad.lo.u32 bin, %1, 4, %4;\n"
+      "@is_counted red.shared.add.u32 [bin], 1;\n"
+      "}"
+      : "+r"(of_common)
+      : "r"(digit), "r"(common), "r"(digits), "r"(bins_address)
       : "memory");
 }
 
@@ -208,23 +216,19 @@ __device__ __forceinline__ void add_digits(std::uint32_t* histogram, const Value
   const std::uint32_t common = __shfl_sync(kFullWarp, digit_of(0), 0);
   std::uint32_t of_common = 0;
 #pragma unroll
-  for (int e = 0; e < Values::kCount; e++) {
-    const std::uint32_t digit = digit_of(e);
-    const bool is_common = digit == common;
-    of_common += is_common ? 1u : 0u;
-    add_one(bins + digit * static_cast<std::uint32_t>(sizeof(std::uint32_t)), !is_common && digit < digits);
-  }
+  for (int e = 0; e < Values::kCount; e++) count_digit(bins, digit_of(e), common, digits, of_common);
   of_common = __reduce_add_sync(kFullWarp, of_common);
   if (threadIdx.x % kWarp == 0 && common < digits) atomicAdd(&histogram[common], of_common);
 }
 
 /// The digit of the `missing`-th largest key, from counts of digits. All threads of the block; there are as many keys.
 template <class CountOf>
-__device__ __forceinline__ found_digit find_digit(radix_shared& shared, std::int64_t missing, CountOf count_of) {
+__device__ __forceinline__ found_digit find_digit(radix_shared& shared, std::uint32_t bins, std::int64_t missing,
+                                                  CountOf count_of) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::uint32_t per_thread = kBins / blockDim.x;
-  const std::uint32_t top = kBins - 1 - threadIdx.x * per_thread;  // this thread's bins go down from here
+  const std::uint32_t per_thread = bins / blockDim.x;
+  const std::uint32_t top = bins - 1 - threadIdx.x * per_thread;  // this thread's bins go down from here
   std::int64_t mine = 0;
 #pragma unroll 4
   for (std::uint32_t i = 0; i < per_thread; i++) mine += count_of(top - i);
@@ -283,8 +287,7 @@ class radix_block {
       : args_(args),
         shared_(shared),
         team_(static_cast<int>(blockIdx.x) / args.team_blocks),
-        rank_(static_cast<int>(blockIdx.x) % args.team_blocks),
-        negated_(args.request.options.order == order::smallest) {
+        rank_(static_cast<int>(blockIdx.x) % args.team_blocks) {
     clear_bins();
     if (shares_rows()) {
       clear_team_histogram(0);
@@ -347,6 +350,9 @@ class radix_block {
     piece_.origin = piece_.first - (piece_.contiguous() ? past : 0);
   }
 
+  __device__ __forceinline__ std::uint32_t bin_count() const { return 1u << args_.digit_bits; }
+  __device__ __forceinline__ bool negated() const { return args_.request.options.order == order::smallest; }
+  __device__ __forceinline__ float sign() const { return negated() ? -1.0f : 1.0f; }
   __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) / kWarp; }
   __device__ __forceinline__ int warps() const { return static_cast<int>(blockDim.x) / kWarp; }
   __device__ __forceinline__ std::int64_t tile_columns() const { return std::int64_t{warps()} * cut::kColumns; }
@@ -356,11 +362,11 @@ class radix_block {
   __device__ __forceinline__ void visit_piece(Visit visit) const {
 #pragma unroll 1
     for (std::int64_t start = piece_.origin + warp() * cut::kColumns; start < piece_.end; start += tile_columns())
-      visit_segment(piece_, start, negated_ ? -1.0f : 1.0f, visit);
+      visit_segment(piece_, start, sign(), visit);
   }
 
   __device__ void clear_bins() {
-    for (std::uint32_t bin = threadIdx.x; bin < kBins; bin += blockDim.x) shared_.histogram[bin] = 0;
+    for (std::uint32_t bin = threadIdx.x; bin < bin_count(); bin += blockDim.x) shared_.histogram[bin] = 0;
   }
 
   __device__ unsigned long long* team_histogram(int turn) const {
@@ -368,12 +374,12 @@ class radix_block {
   }
   __device__ void clear_team_histogram(int turn) {
     unsigned long long* bins = team_histogram(turn);
-    for (std::uint32_t bin = rank_ * blockDim.x + threadIdx.x; bin < kBins; bin += args_.team_blocks * blockDim.x)
+    for (std::uint32_t bin = rank_ * blockDim.x + threadIdx.x; bin < bin_count(); bin += args_.team_blocks * blockDim.x)
       bins[bin] = 0;
   }
   __device__ void add_to_team_histogram(int turn) {
     unsigned long long* bins = team_histogram(turn);
-    for (std::uint32_t bin = threadIdx.x; bin < kBins; bin += blockDim.x) {
+    for (std::uint32_t bin = threadIdx.x; bin < bin_count(); bin += blockDim.x) {
       const std::uint32_t count = shared_.histogram[bin];
       if (count != 0) atomicAdd(&bins[bin], static_cast<unsigned long long>(count));
     }
@@ -396,7 +402,7 @@ class radix_block {
   __device__ tally count_bins(std::uint32_t digit) {
     std::uint32_t above = 0;
     std::uint32_t here = 0;
-    for (std::uint32_t bin = threadIdx.x; bin < kBins; bin += blockDim.x) {
+    for (std::uint32_t bin = threadIdx.x; bin < bin_count(); bin += blockDim.x) {
       const std::uint32_t count = shared_.histogram[bin];
       above += bin > digit ? count : 0u;
       here += bin == digit ? count : 0u;
@@ -407,22 +413,23 @@ class radix_block {
   /// The exact border of a row with more than `best` columns, and what of it is the block's own.
   /// @param searches whether there is such a row; else the block only keeps in step.
   __device__ selection find_border(std::int64_t best, bool searches, tally& own) {
-    // The low bits of a widened fp16 or bf16 follow from its others.
     constexpr int kKeyBits = sizeof(key) * 8;
-    constexpr int kPasses = sizeof(Stored) == 2 ? 2 : (kKeyBits + kDigitBits - 1) / kDigitBits;
+    // The low bits of a widened bf16 or fp16 follow from its others.
+    constexpr int kConstantBits = std::is_same_v<Stored, bfloat16> ? 16 : std::is_same_v<Stored, float16> ? 13 : 0;
     key floor = 0;  // the least key that the digits so far leave
-    int shift = kKeyBits;
+    int shift = 0;
     std::int64_t missing = best;  // of the keys that begin with these digits
     std::int64_t above = 0;       // the block's own keys with larger ones
     std::int64_t here = 0;        // and with the same
     bool exact = false;
 #pragma unroll 1
-    for (int pass = 0; pass < kPasses; pass++) {
+    for (int left = kKeyBits; left > kConstantBits;) {  // of the key's bits
       const bool works = searches && !exact;
       if (!works && !in_step()) break;
+      const int digit_bits = min(left, args_.digit_bits);  // the last digit may be a shorter one
+      left -= digit_bits;
       if (works) {
-        const int digit_bits = min(shift, kDigitBits);  // the last digit may be a shorter one
-        shift -= digit_bits;
+        shift = left;
         visit_piece([&](const auto& values) { add_digits(shared_.histogram, values, floor, shift, 1u << digit_bits); });
         __syncthreads();
       }
@@ -435,7 +442,7 @@ class radix_block {
         grid_sync();
       }
       if (!works) continue;
-      const found_digit found = find_digit(shared_, missing, [&](std::uint32_t bin) -> std::int64_t {
+      const found_digit found = find_digit(shared_, bin_count(), missing, [&](std::uint32_t bin) -> std::int64_t {
         if (team_bins) return static_cast<std::int64_t>(__ldcg(team_bins + bin));
         return shared_.histogram[bin];
       });
@@ -457,7 +464,7 @@ class radix_block {
     own = exact ? tally{above + here, 0} : tally{above, here};
     if (!searches) own = {piece_.end - piece_.first, 0};
     if (exact) return {floor, floor, best, 0};
-    return {static_cast<key>(floor + (key{1} << (searches ? shift : 0))), floor, best - missing, missing};
+    return {static_cast<key>(floor + (key{1} << shift)), floor, best - missing, missing};
   }
 
   /// Over the block's threads; every thread gets it.
@@ -555,7 +562,7 @@ class radix_block {
   /// A bit for each of the lane's keys of a segment that the selection may take.
   __device__ __forceinline__ void mark_segment(std::int64_t start, const selection& chosen, std::uint32_t& sure,
                                                std::uint32_t& fill) const {
-    visit_segment(piece_, start, negated_ ? -1.0f : 1.0f, [&](const auto& values) {
+    visit_segment(piece_, start, sign(), [&](const auto& values) {
       key most = 0;
 #pragma unroll
       for (int e = 0; e < values.kCount; e++) most = max(most, values.key(e));
@@ -656,7 +663,7 @@ class radix_block {
       for (std::int64_t c = span.begin + span.count + mine; c < cols; c += step) mask[c] = 0;
     } else {
       for (std::int64_t place = best + mine; place < k; place += step)
-        write_entry(out, row * k + place, worst_value<Stored>(negated_), kNoColumn);
+        write_entry(out, row * k + place, worst_value<Stored>(negated()), kNoColumn);
     }
   }
 
@@ -664,7 +671,6 @@ class radix_block {
   radix_shared& shared_;
   const int team_;
   const int rank_;
-  const bool negated_;
   row_piece<Stored> piece_{};
   int turn_ = 0;
   int row_parity_ = 0;
@@ -674,8 +680,8 @@ template <class Stored>
 __global__ void __launch_bounds__(kThreads, kBlocks) radix_rows_kernel(const __grid_constant__ radix_args args) {
   radix_block<Stored> block(args, *reinterpret_cast<radix_shared*>(dynamic_shared()));
   const std::int64_t team = static_cast<int>(blockIdx.x) / args.team_blocks;
-  const std::int64_t turns = (args.request.matrix.rows + args.teams - 1) / args.teams;
-  for (std::int64_t turn = 0; turn < turns; turn++) block.select_row(turn * args.teams + team);
+  // As many turns for every team, so that all come to the same meetings.
+  for (std::int64_t row = team; row - team < args.request.matrix.rows; row += args.teams) block.select_row(row);
 }
 
 /// How many blocks share a row: what makes the slowest block read the fewest columns, meetings counted as columns.
@@ -698,7 +704,9 @@ template <class Stored>
 void launch_type(cudaStream_t stream, radix_args args, int multiprocessors) {
   constexpr const char* kWhat = "launching the row-wise top k by radix selection";
   const value_matrix& matrix = args.request.matrix;
-  const int threads = matrix.cols <= kShortColumns ? kShortThreads : kThreads;
+  const bool is_short = matrix.cols <= kShortColumns;
+  const int threads = is_short ? kShortThreads : kThreads;
+  args.digit_bits = is_short ? kShortDigitBits : kDigitBits;
   const auto shared_bytes = static_cast<std::int64_t>(sizeof(radix_shared));
   const int capacity =
       multiprocessors * blocks_per_multiprocessor(radix_rows_kernel<Stored>, threads, shared_bytes, kWhat);
