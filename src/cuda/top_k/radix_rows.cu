@@ -28,16 +28,14 @@ namespace {
 constexpr int kDigitBits = 11;      // 8 KB of bins a block; 10 bits would take a fourth pass for fp32
 constexpr int kShortDigitBits = 8;  // of short rows, for which a pass costs little more than its bins
 constexpr std::uint32_t kBins = 1u << kDigitBits;
-constexpr int kLoads =
-    4;  // 16-byte loads in flight a thread, 48 KB a multiprocessor: 35 bytes/ns for 1.4 us of latency
+constexpr int kLoads = 4;  // 16-byte loads in flight a thread, 48 KB a multiprocessor: 35 bytes a ns for 1.4 us
 constexpr int kThreads = 256;
 constexpr int kBlocks = 3;  // a multiprocessor: at four, with 64 registers a thread, the keys spill
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kShortThreads = 64;             // more rows at a time where a row has little for each thread
 constexpr std::int64_t kShortColumns = 2048;  // up to here
 constexpr std::int64_t kLeastPiece = 8192;    // of a block in a team: below this a meeting costs more than the reading
-constexpr std::int64_t kMeetingColumns =
-    16384;  // what a row's meetings cost a team, in columns that a block reads: estimated
+constexpr std::int64_t kMeetingColumns = 16384;  // a row's meetings, in columns that a block reads: estimated
 constexpr std::int64_t kMostPiece = std::int64_t{1} << 31;  // a block counts in 32 bits
 constexpr std::int64_t kPieceMultiple = 64;  // pieces of an aligned row begin at whole 16 bytes, and whole sectors
 constexpr int kHistograms = 3;               // a team's, in turn: one is read, one filled, one cleared
