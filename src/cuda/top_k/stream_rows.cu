@@ -37,7 +37,7 @@ constexpr std::uint32_t kChunk = kVectors * kWarp;  // vectors that a warp loads
 constexpr std::uint32_t kLineVectors = 8;           // 128 bytes: slices begin where lines do, if the row does
 constexpr std::uint32_t kMostEven = 8;              // slices of more chunks take them whole, others divide evenly
 constexpr std::uint32_t kGroupsPerK = 2;            // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
-constexpr std::int64_t kLeastPiece = 8192;          // columns worth a block: four vectors a thread, of fp32
+constexpr std::int64_t kLeastPiece = 8192;          // columns worth a block: five or six vectors a thread, of fp32
 constexpr std::uint32_t kListRoom = 4096;           // places above k in a list: at least what one warp may append
 constexpr std::int64_t kMostK = 2048;               // lists of it let two blocks share a multiprocessor
 constexpr std::int64_t kLeastColumns = 1025;        // shorter rows fit in a warp
@@ -49,6 +49,7 @@ constexpr int kHeld = 4;                            // keys of a thread between 
 constexpr std::uint64_t kEverything = 1;            // a cut that every column reaches
 constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
 static_assert(kListRoom >= kWarp * 16 / 2, "a vector of each lane must fit above k");
+static_assert(kCounted <= kThreads, "all pairs: a thread or several a key");
 
 /// What a team shares in global memory; its two sets of maxima and its list follow.
 struct alignas(128) team_board {
@@ -398,9 +399,9 @@ __device__ __forceinline__ std::uint32_t find_bin(std::uint32_t k, std::uint32_t
   return scratch.select.digit;
 }
 
-/// A cut that at least k and at most k + slack of keys[0, n) in shared memory reach, or kEverything if they are no more
-/// than k. kNoRow is no key. Passes over equal bins of the range that is left, so that no data takes more than six.
-/// All threads come, after a barrier; the keys may be written again at once.
+/// A cut that at least k and at most k + slack of keys[0, n) in shared memory reach: all of them if they are k, and
+/// kEverything if they are fewer. kNoRow is no key. Passes over equal bins of the range that is left: six are enough
+/// for any data, two or three mostly. All threads come, after a barrier; the keys may be written again at once.
 __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
                                              std::uint32_t slack, stream_scratch& scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -424,7 +425,8 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
   largest = __reduce_max_sync(kFullWarp, range.y);
   there = __reduce_add_sync(kFullWarp, range.z);
   __syncthreads();  // the ranges have been read
-  if (there <= k) return kEverything;
+  if (there < k) return kEverything;
+  if (there == k) return max(static_cast<std::uint64_t>(smallest) << 32, kEverything);
   if (n <= kCounted) return counted_cut(keys, n, k, scratch);
 
   std::uint64_t low = static_cast<std::uint64_t>(smallest) << 32;
@@ -444,7 +446,7 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
     std::uint32_t reached = 0;
     const std::uint32_t bin = find_bin(k, above, reached, scratch);
     low += static_cast<std::uint64_t>(bin) << shift;
-    high = min(high, low + ((std::uint64_t{1} << shift) - 1));
+    high = low + min(high - low, (std::uint64_t{1} << shift) - 1);
     if (reached <= k + slack || shift == 0) return max(low, kEverything);
   }
 }
@@ -575,15 +577,14 @@ __device__ __forceinline__ void stream_slices(const block_list& list, const row_
   std::uint32_t turn = 0;
   std::uint32_t chunk = 0;
   constexpr std::uint32_t kAllVectors = (1u << kVectors) - 1;
-  std::uint32_t left = kAllVectors;  // of the chunk: those not yet appended
-  bool held = true;
+  constexpr std::uint32_t kIsHeld = 1u << 31;
+  std::uint32_t left = kAllVectors | kIsHeld;  // vectors of the chunk that are not yet appended
   for (;;) {
     while (turn < turns) {
       if (chunk < slice.chunks) {
         if (list.overflowed()) break;
         const std::uint32_t first = slice.begin + chunk * slice.chunk;
-        if (!held) load_chunk(slice, first, flip, raw);
-        held = false;
+        if (!(left & kIsHeld)) load_chunk(slice, first, flip, raw);
         left = append_chunk(list, slice, first, raw, left, cut);
         if (left != 0) break;
         left = kAllVectors;
