@@ -778,10 +778,8 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
     launch(stream_rows_kernel<Stored>, shape, stream, args, kWhat);
   };
 
-  const std::int64_t resident =
-      std::min<std::int64_t>(kBlocks,
-                             blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, kWhat)) *
-      multiprocessors;
+  const int fitting = blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, kWhat);
+  const std::int64_t resident = std::int64_t{std::clamp(fitting, 1, kBlocks)} * multiprocessors;
   // Rows that fill the GPU take a block each; those left over share it, if they are so few.
   const std::int64_t full = rows / resident * resident;
   const std::int64_t left = rows - full;
