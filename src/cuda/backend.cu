@@ -18,8 +18,10 @@
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/check.cuh"
-#include "cuda/top_k/any_rows.hpp"
 #include "cuda/top_k/block_rows.hpp"
+#include "cuda/top_k/radix_rows.hpp"
+#include "cuda/top_k/sort_rows.hpp"
+#include "cuda/top_k/stream_rows.hpp"
 #include "cuda/top_k/warp_rows.hpp"
 
 namespace shortlist::cuda {
@@ -247,13 +249,14 @@ class cuda_backend final : public core::backend {
 
   void top_k(void* stream, const core::top_k_request& request) override {
     const current_device here(ordinal_);
-    if (warp_rows_serve(request)) {
-      launch_warp_rows(native(stream), request, properties_.multiProcessorCount);
-    } else if (block_rows_serve(request)) {
-      launch_block_rows(native(stream), request, properties_.multiProcessorCount);
-    } else {
-      launch_any_rows(native(stream), request, properties_.multiProcessorCount);
+    const int multiprocessors = properties_.multiProcessorCount;
+    if (warp_rows_serve(request)) return launch_warp_rows(native(stream), request, multiprocessors);
+    if (block_rows_serve(request)) return launch_block_rows(native(stream), request, multiprocessors);
+    if (stream_rows_serve(request, multiprocessors)) {
+      return launch_stream_rows(native(stream), request, multiprocessors);
     }
+    launch_radix_rows(native(stream), request, multiprocessors);
+    if (request.options.sorted && !request.out.mask) launch_sort_rows(native(stream), request);
   }
 
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,

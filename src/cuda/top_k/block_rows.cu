@@ -30,7 +30,7 @@ struct block_args {
   std::int32_t stage_bytes;
 };
 
-template <int Values, int Threads, int Blocks>
+template <class Stored, int Values, int Threads, int Blocks>
 __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __grid_constant__ block_args args) {
   using group_type = block_group<Threads>;
   static_assert(sizeof(typename group_type::memory) + 16 <= kStartBytes);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     args.stage.fetch(blockIdx.x, 1, row_bytes, barrier);
   }
   __syncthreads();
-  float learned = args.search.deviations;
+  row_shape shape{.border = args.search.deviations};
   std::uint32_t turn = 0;
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
     const row_span span = span_of(request, index);
@@ -56,13 +56,13 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       args.stage.copy(request, index, row_bytes, static_cast<int>(threadIdx.x), Threads);
       __syncthreads();
     }
-    const staged_row row{row_bytes, static_cast<int>(span.count), request.matrix.type,
-                         request.options.order == order::smallest};
-    const row_share<Values> share(row, group.rank());
+    const staged_row<Stored> row{row_bytes, static_cast<int>(span.count), request.options.order == order::smallest};
+    const row_share<Stored, Values> share(row, group.rank());
     bool settled = false;
-    auto marks = search_halves<Values>(group, args.search, row, share, learned, settled);
+    auto marks = search_halves<Values>(group, args.search, row, share, shape, settled);
     if (!settled) {
       marks = share.marks_of(find_border_by_keys(group, row, args.search.k, args.search.deviations, args.search.stop));
+      group.sync();
     }
     marks = {share.ascending(marks.sure), share.ascending(marks.fill)};
     int place = 0;
@@ -79,9 +79,9 @@ std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t co
          staged_bytes(output_plan_of(request));
 }
 
-template <int Values, int Threads, int Blocks>
+template <class Stored, int Values, int Threads, int Blocks>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  constexpr auto kernel = block_rows_kernel<Values, Threads, Blocks>;
+  constexpr auto kernel = block_rows_kernel<Stored, Values, Threads, Blocks>;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, Values * Threads));
   const std::int64_t shared_bytes = shared_bytes_of(args.request, Values * Threads);
   const char* what = "launching the row-wise top k";
@@ -100,6 +100,17 @@ std::int64_t columns_held(std::int64_t cols) {
   return held;
 }
 
+template <class Stored>
+void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
+  switch (columns_held(args.request.matrix.cols)) {
+    case 2048: return launch_shape_of<Stored, 16, 128, 10>(stream, args, multiprocessors);
+    case 4096: return launch_shape_of<Stored, 32, 128, 6>(stream, args, multiprocessors);
+    case 8192: return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
+    case 16384: return launch_shape_of<Stored, 64, 256, 3>(stream, args, multiprocessors);
+    default: return launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);
+  }
+}
+
 }  // namespace
 
 bool block_rows_serve(const core::top_k_request& request) {
@@ -114,12 +125,11 @@ void launch_block_rows(cudaStream_t stream, const core::top_k_request& request, 
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
   args.stage = row_stage_of(request);
-  switch (columns_held(request.matrix.cols)) {
-    case 2048: return launch_shape_of<16, 128, 10>(stream, args, multiprocessors);
-    case 4096: return launch_shape_of<32, 128, 6>(stream, args, multiprocessors);
-    case 8192: return launch_shape_of<64, 128, 5>(stream, args, multiprocessors);
-    case 16384: return launch_shape_of<64, 256, 3>(stream, args, multiprocessors);
-    default: return launch_shape_of<64, 512, 1>(stream, args, multiprocessors);
+  switch (request.matrix.type) {
+    case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
+    case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);
+    case value_type::bf16: return launch_type<bfloat16>(stream, args, multiprocessors);
+    case value_type::f64: return;
   }
 }
 

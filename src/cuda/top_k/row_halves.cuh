@@ -14,10 +14,15 @@
 
 namespace shortlist::cuda {
 
-constexpr int kHalfPasses = 8;    // counts before the border is sought among the numbers themselves: ties end there
-constexpr int kNumberPasses = 3;  // steps from number to number
-constexpr float kSteep = 1.5f;    // growth of steps while the border is on one side
-constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of its bracket
+constexpr int kPlainPasses = 8;    // interpolations that most rows end with
+constexpr int kFirstPasses = 6;    // more of them, with care, while the map is the row's
+constexpr int kLastPasses = 14;    // and with the map of the bracket, where ties take a few
+constexpr int kSameSide = 2;       // counts in a row on one side of k, after which brackets are halved
+constexpr int kStalls = 2;         // counts that leave a bracket as full as it was, before the map is changed
+constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
+constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
+constexpr float kReach = 8.0f;     // times the square root of k: further away the border hardly ever is
+constexpr float kBoldest = 0.9f;   // interpolation keeps away from the ends of its bracket
 constexpr std::uint32_t kHalfNan = 0x7FFF;
 
 /// `Values` of a thread: 8, 16, 32 or 64.
@@ -78,64 +83,126 @@ struct thread_halves {
 /// Where the border is, in numbers of u.
 struct half_border {
   bool found = false;  // else another search must find it
-  bool tied = false;   // `sure` reach `above`, fewer than k; more than k reach `from`, and no number lies between
+  bool tied = false;   // more than k reach `from`, fewer than k reach `above`, and no number lies between
   float from = 0.0f;   // if not tied, exactly k reach it
   float above = 0.0f;
-  int sure = 0;
+  float moved = 0.0f;  // from 0 to the border, in units of the first map
 };
 
-/// For all groups that run in step; only those that are `usable` are searched. @param k in [1, the values there are).
-template <class Group, int Values>
-__device__ __forceinline__ half_border find_border(Group& group, const thread_halves<Values>& halves, int k,
-                                                   bool usable) {
-  half_border border;
-  const auto wanted = static_cast<float>(k);
+/// 1 / value, nearly; of no denormal.
+__device__ __forceinline__ float near_reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+
+/// What is known of the border: `low` is reached by more than k numbers, by `over` more; `high` by `under` (< 0) more.
+struct half_bracket {
   float low = -INFINITY;
   float high = INFINITY;
-  float at_low = 0.0f;  // of the numbers that reach it, those beyond k
-  float at_high = 0.0f;
-  float steep = 1.0f;
-  float at = 0.0f;
-#pragma unroll 1
-  for (int pass = 0; pass < kHalfPasses; pass++) {
-    const __half2 from = __float2half2_rn(at);
-    const float beyond = group.sum(halves.count_from(from)) - wanted;
-    if (!border.found) {
-      at = __low2float(from);
-      border.from = at;
-      border.found = usable && beyond == 0.0f;
-    }
-    if (group.all(border.found || !usable)) return border;
+  float over = 0.0f;
+  float under = 0.0f;
+
+  __device__ __forceinline__ float inside() const {
+    const float share = over * near_reciprocal(over - under);
+    return __fmaf_rn(high - low, fminf(kBoldest, fmaxf(1.0f - kBoldest, share)), low);
+  }
+  __device__ __forceinline__ void narrow(float at, float beyond) {
     const bool too_many = beyond > 0.0f;
     low = too_many ? at : low;
-    at_low = too_many ? beyond : at_low;
+    over = too_many ? beyond : over;
     high = too_many ? high : at;
-    at_high = too_many ? at_high : beyond;
-    const bool bracketed = low > -INFINITY && high < INFINITY;
-    const float share = fminf(kBoldest, fmaxf(1.0f - kBoldest, __fdividef(at_low, at_low - at_high)));
-    const float inside = __fmaf_rn(high - low, share, low);
-    const float outside = __fmaf_rn(beyond, steep, at + (too_many ? 0.5f : -0.5f));
-    at = bracketed ? inside : outside;
-    steep *= kSteep;
+    under = too_many ? under : beyond;
   }
+};
+
+/// Ends the search of rows that plain interpolation did not end: ties, and rows unlike the ones before.
+/// @param zoom zoom(center, factor) maps this thread's values anew: u becomes (u - center) * factor.
+template <class Group, int Values, class Zoom>
+__device__ __forceinline__ void find_hard_border(Group& group, const thread_halves<Values>& halves, float wanted,
+                                                 bool usable, half_bracket bracket, float at, Zoom zoom,
+                                                 half_border& border) {
+  float steep = 1.0f;
+  int stalls = 0;
+  int same_side = 0;
+  bool was_too_many = false;
+  bool open = usable && !border.found;
+  bool walk = false;  // from the bracket's upper end to the next number below: ties end there
 #pragma unroll 1
-  for (int pass = 0; pass < kNumberPasses; pass++) {
-    const bool open = usable && !border.found && high < INFINITY;
-    if (group.all(!open)) return border;
-    const float next = group.largest(halves.most_below(__float2half2_rn(high)));
-    const float beyond = group.sum(halves.count_from(__float2half2_rn(next))) - wanted;
-    if (!open) continue;
-    border.from = next;
-    if (beyond >= 0.0f) {
-      border.found = true;
-      border.tied = beyond > 0.0f;
-      border.above = high;
-      border.sure = k + static_cast<int>(at_high);
-    } else {
-      high = next;
-      at_high = beyond;
+  for (int round = 0; round < 2; round++) {
+#pragma unroll 1
+    for (int pass = round == 0 ? kFirstPasses : kLastPasses; pass > 0; pass--) {
+      if (!group.all(!walk)) {
+        const float next = group.largest(halves.most_below(__float2half2_rn(bracket.high)));
+        if (walk) at = next;
+      }
+      const __half2 from = __float2half2_rn(at);
+      const float beyond = group.sum(halves.count_from(from)) - wanted;
+      const bool too_many = beyond > 0.0f;
+      if (open) {
+        at = __low2float(from);
+        border.from = at;
+        border.tied = walk && too_many;
+        border.found = beyond == 0.0f || border.tied;
+        border.above = bracket.high;
+        open = !border.found;
+        if (bracket.high - bracket.low < INFINITY && beyond == (too_many ? bracket.over : bracket.under)) stalls++;
+      }
+      if (group.all(!open || (round == 0 && stalls >= kStalls))) break;
+      bracket.narrow(at, beyond);
+      same_side = too_many == was_too_many ? same_side + 1 : 0;
+      was_too_many = too_many;
+      if (bracket.high - bracket.low < INFINITY) {
+        at = same_side < kSameSide ? bracket.inside() : bracket.low + 0.5f * (bracket.high - bracket.low);
+      } else {
+        at = __fmaf_rn(beyond, steep, at + (too_many ? 0.5f : -0.5f));
+        steep *= kSteep;
+      }
+      walk = open && round > 0 && bracket.high < INFINITY && stalls > 0 && !walk;
+    }
+    if (round == 0) {
+      if (border.found) border.moved = border.from;
+      if (group.all(!open)) return;
+      if (open && bracket.high - bracket.low < INFINITY) {
+        const float center = bracket.low + 0.5f * (bracket.high - bracket.low);
+        zoom(center, kBracket / (bracket.high - bracket.low));
+        border.moved = center;
+        bracket.low = -0.5f * kBracket;
+        bracket.high = 0.5f * kBracket;
+        at = bracket.inside();
+        walk = stalls > 0;
+      }
     }
   }
+}
+
+/// For all groups that run in step; only those that are `usable` are searched. @param k in [1, the values there are).
+template <class Group, int Values, class Zoom>
+__device__ __forceinline__ half_border find_border(Group& group, const thread_halves<Values>& halves, int k,
+                                                   bool usable, Zoom zoom) {
+  half_border border;
+  const auto wanted = static_cast<float>(k);
+  // As if both ends had been counted: one unit is about one value.
+  const float reach = kReach * sqrtf(wanted) + kReach;
+  half_bracket bracket{-reach, reach, reach, -reach};
+  float at = 0.0f;
+  float last = INFINITY;
+#pragma unroll 1
+  for (int pass = 0; pass < kPlainPasses; pass++) {
+    const float beyond = group.sum(halves.count_from(__float2half2_rn(at))) - wanted;
+    if (!border.found) border.from = at;
+    border.found = border.found || beyond == 0.0f;
+    if (group.all(border.found || beyond == last)) break;
+    last = beyond;
+    bracket.narrow(at, beyond);
+    at = bracket.inside();
+  }
+  border.found = border.found && usable;
+  border.moved = border.from;
+  if (group.all(border.found || !usable)) return border;
+  if (bracket.low == -reach) bracket.low = -INFINITY;
+  if (bracket.high == reach) bracket.high = INFINITY;
+  find_hard_border(group, halves, wanted, usable, bracket, at, zoom, border);
   return border;
 }
 

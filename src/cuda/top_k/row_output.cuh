@@ -44,7 +44,7 @@ __device__ __forceinline__ void for_marked(Bits marks, F f) {
 
 /// Sorts `size` (a power of two) keys, the largest first.
 template <class Group>
-__device__ __noinline__ void sort_keys(Group& group, std::uint64_t* keys, int size) {
+__device__ __noinline__ void sort_keys(Group group, std::uint64_t* keys, int size) {
   for (int run = 2; run <= size; run *= 2) {
     for (int apart = run / 2; apart > 0; apart /= 2) {
       for (int i = group.rank(); i < size / 2; i += Group::kThreads) {
@@ -78,13 +78,15 @@ __device__ __forceinline__ void write_columns(const top_k_output& out, std::int6
 /// @param chosen bit i: column share.first_column() + i of the row. @param place of the thread's first.
 /// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
 /// @param staged staged_bytes() of shared memory, the group's own.
-template <class Group, int Values>
-__device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row& row,
-                                          const row_share<Values>& share, typename row_share<Values>::bits chosen,
-                                          int place, std::int64_t index, std::int64_t begin, unsigned char* staged) {
+template <class Group, class Stored, int Values>
+__device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row<Stored>& row,
+                                          const row_share<Stored, Values>& share,
+                                          typename row_share<Stored, Values>::bits chosen, int place,
+                                          std::int64_t index, std::int64_t begin, unsigned char* staged) {
   if (plan.out.mask) {
     if (index < 0) return;
     std::uint8_t* mask = plan.out.mask + index * plan.cols;
+#pragma unroll 1
     for (std::int64_t c = group.rank(); c < plan.cols; c += Group::kThreads)
       if (c < begin || c >= begin + row.count) mask[c] = 0;
     mask += begin + share.first_column();
@@ -96,6 +98,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
         *reinterpret_cast<std::uint32_t*>(mask + i) = four * 0x00204081u & 0x01010101u;
       }
     }
+#pragma unroll 1
     for (; i < there; i++) mask[i] = static_cast<std::uint8_t>(chosen >> i & 1);
     return;
   }
@@ -120,37 +123,28 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     return plan.sort_size ? static_cast<int>(core::position_of(reinterpret_cast<const std::uint64_t*>(staged)[i]))
                           : columns[i];
   };
-  const auto bits32 = [&](int column) { return reinterpret_cast<const std::uint32_t*>(row.bytes)[column]; };
-  const auto bits16 = [&](int column) { return reinterpret_cast<const std::uint16_t*>(row.bytes)[column]; };
+  const auto value_at = [&](int column) { return reinterpret_cast<const Stored*>(row.bytes)[column]; };
   const std::int64_t to = index * plan.k;
-  const bool wide = row.type == value_type::f32;
+  auto* values = static_cast<Stored*>(plan.out.values);
   if (plan.whole_words) {
+#pragma unroll 1
     for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
       const int four[4] = {column_at(i), column_at(i + 1), column_at(i + 2), column_at(i + 3)};
       write_columns(plan.out, to + i, four);
-      if (!plan.out.values) continue;
-      if (wide) {
-        __stcs(reinterpret_cast<uint4*>(static_cast<std::uint32_t*>(plan.out.values) + to + i),
-               make_uint4(bits32(four[0]), bits32(four[1]), bits32(four[2]), bits32(four[3])));
-      } else {
-        __stcs(reinterpret_cast<ushort4*>(static_cast<std::uint16_t*>(plan.out.values) + to + i),
-               make_ushort4(bits16(four[0]), bits16(four[1]), bits16(four[2]), bits16(four[3])));
-      }
+      if (!values) continue;
+      const Stored chosen_values[4] = {value_at(four[0]), value_at(four[1]), value_at(four[2]), value_at(four[3])};
+      using word = std::conditional_t<sizeof(Stored) == 4, uint4, uint2>;
+      word packed;
+      memcpy(&packed, chosen_values, sizeof packed);
+      __stcs(reinterpret_cast<word*>(values + to + i), packed);
     }
     return;
   }
+#pragma unroll 1
   for (int i = group.rank(); i < plan.k; i += Group::kThreads) {
     const int column = i < best ? column_at(i) : 0;
     write_index(plan.out, to + i, i < best ? begin + column : kNoColumn);
-    if (!plan.out.values) continue;
-    if (wide) {
-      static_cast<std::uint32_t*>(plan.out.values)[to + i] =
-          i < best ? bits32(column) : core::float_bits(worst_value<float>(row.negated));
-    } else {
-      const std::uint16_t worst = row.type == value_type::f16 ? worst_value<float16>(row.negated).bits
-                                                              : worst_value<bfloat16>(row.negated).bits;
-      static_cast<std::uint16_t*>(plan.out.values)[to + i] = i < best ? bits16(column) : worst;
-    }
+    if (values) values[to + i] = i < best ? value_at(column) : worst_value<Stored>(row.negated);
   }
 }
 

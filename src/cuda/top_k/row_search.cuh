@@ -20,33 +20,21 @@
 namespace shortlist::cuda {
 
 /// A row in shared memory. Bytes past its columns may be read, and mean nothing.
+template <class Stored>
 struct staged_row {
   const unsigned char* bytes;
   int count;
-  value_type type;  // not f64
-  bool negated;     // the smallest are best
+  bool negated;  // the smallest are best
 
-  template <class Stored>
-  __device__ __forceinline__ float at(int column) const {
+  __device__ __forceinline__ float value(int column) const {
     const float value = core::widen(reinterpret_cast<const Stored*>(bytes)[column]);
     return negated ? -value : value;
-  }
-  __device__ __forceinline__ float value(int column) const {
-    if (type == value_type::f32) return at<float>(column);
-    return type == value_type::f16 ? at<float16>(column) : at<bfloat16>(column);
   }
   /// Calls f(value) for each of a thread's columns, all threads of the group together for all columns.
   template <class Group, class F>
   __device__ __forceinline__ void visit(const Group& group, F f) const {
-    if (type == value_type::f32) return visit_as<float>(group, f);
-    return type == value_type::f16 ? visit_as<float16>(group, f) : visit_as<bfloat16>(group, f);
-  }
-
- private:
-  template <class Stored, class Group, class F>
-  __device__ __forceinline__ void visit_as(const Group& group, F f) const {
 #pragma unroll 4
-    for (int c = group.rank(); c < count; c += Group::kThreads) f(at<Stored>(c));
+    for (int c = group.rank(); c < count; c += Group::kThreads) f(value(c));
   }
 };
 
@@ -83,61 +71,64 @@ struct key_border {
 };
 
 /// A thread's columns of a row.
-template <int Values>
+template <class Stored, int Values>
 class row_share {
  public:
   using bits = std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>;
-  static constexpr int kUnits = Values / 4;
+  static constexpr unsigned kUnits = Values / 4;
+  static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
 
-  __device__ __forceinline__ row_share(const staged_row& row, int rank) : row_(row), first_(rank * Values) {
+  __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank) : row_(row), first_(rank * Values) {
     // The first units of threads that read together lie in different banks.
-    const int apart = row.type == value_type::f32 ? 32 : 64;
-    turn_ = (Values >= apart ? rank : rank * Values / apart) % kUnits;
+    constexpr unsigned kApart = sizeof(Stored) == 4 ? 32 : 64;
+    const auto r = static_cast<unsigned>(rank);
+    turn_ = (Values >= kApart ? r : r * Values / kApart) % kUnits;
   }
 
   __device__ __forceinline__ int first_column() const { return first_; }
-  __device__ __forceinline__ int column_of(int v) const { return first_ + (v / 4 + turn_) % kUnits * 4 + v % 4; }
-  __device__ __forceinline__ bool has(int v) const { return column_of(v) < row_.count; }
-  __device__ __forceinline__ bool whole() const { return first_ + Values <= row_.count; }
 
-  /// Sums of the values, and of the squares of every other one; columns that are not there count as 0.
+  /// Mean and deviation, from a sample; columns that are not there count as 0.
   template <class Group>
-  __device__ __forceinline__ void moments(Group& group, float& mean, float& deviation) const {
+  __device__ __forceinline__ void moments(Group& group, float& mean, float& variance) const {
     float sums[2] = {0.0f, 0.0f};
     float squares[2] = {0.0f, 0.0f};
-    const auto add = [&](const float4& unit) {
-      sums[0] += unit.x + unit.z;
-      sums[1] += unit.y + unit.w;
-      squares[0] = __fmaf_rn(unit.x, unit.x, squares[0]);
-      squares[1] = __fmaf_rn(unit.z, unit.z, squares[1]);
-    };
-    if (whole()) {
-      visit([&](int, const float4& unit) { add(unit); });
-    } else {
-      visit([&](int v, const float4& unit) {
-        add({has(v) ? unit.x : 0.0f, has(v + 1) ? unit.y : 0.0f, has(v + 2) ? unit.z : 0.0f,
-             has(v + 3) ? unit.w : 0.0f});
-      });
+    const bool all = whole();
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; i += kSampled) {
+      float4 four = unit(i);
+      if (!all) {
+        four = {has(4 * i) ? four.x : 0.0f, has(4 * i + 1) ? four.y : 0.0f, has(4 * i + 2) ? four.z : 0.0f,
+                has(4 * i + 3) ? four.w : 0.0f};
+      }
+      sums[0] += four.x + four.z;
+      sums[1] += four.y + four.w;
+      squares[0] = __fmaf_rn(four.x, four.x, squares[0]);
+      squares[1] = __fmaf_rn(four.y, four.y, squares[1]);
+      squares[0] = __fmaf_rn(four.z, four.z, squares[0]);
+      squares[1] = __fmaf_rn(four.w, four.w, squares[1]);
     }
-    const float each = 1.0f / static_cast<float>(row_.count);
+    const float each = kSampled * near_reciprocal(static_cast<float>(row_.count));
     mean = group.sum(sums[0] + sums[1]) * each;
-    const float square = group.sum(squares[0] + squares[1]) * (2.0f * each);
-    deviation = sqrtf(fmaxf(square - mean * mean, 0.0f));
+    variance = group.sum(squares[0] + squares[1]) * each - mean * mean;
   }
 
   __device__ __forceinline__ void map(thread_halves<Values>& halves, float scale, float offset) const {
-    if (row_.negated) scale = -scale;
-    if (row_.type == value_type::f32) {
-      map_as<float>(halves, scale, offset);
-    } else if (row_.type == value_type::f16) {
-      map_as<float16>(halves, scale, offset);
-    } else {
-      map_as<bfloat16>(halves, scale, offset);
+    constexpr int kPairs = thread_halves<Values>::kPairs;
+    const auto mapped = [&](float value) { return __fmaf_rn(value, scale, offset); };
+#pragma unroll
+    for (int at = 0; at < Values / 2; at += 4) {
+      const int v = at / kPairs * 2 * kPairs + at % kPairs;
+      const float4 low = unit(v / 4);
+      const float4 high = unit((v + kPairs) / 4);
+      halves.set(at, mapped(low.x), mapped(high.x));
+      halves.set(at + 1, mapped(low.y), mapped(high.y));
+      halves.set(at + 2, mapped(low.z), mapped(high.z));
+      halves.set(at + 3, mapped(low.w), mapped(high.w));
     }
     if (!whole()) {
 #pragma unroll
       for (int v = 0; v < Values; v++)
-        if (!has(v)) halves.drop(v);
+        if (!has(static_cast<unsigned>(v))) halves.drop(v);
     }
   }
 
@@ -149,98 +140,111 @@ class row_share {
   }
   __device__ __forceinline__ row_marks<bits> marks_of(const key_border& border) const {
     row_marks<bits> marks;
-    visit([&](int v, const float4& unit) {
-      const float values[4] = {unit.x, unit.y, unit.z, unit.w};
-#pragma unroll
-      for (int c = 0; c < 4; c++) {
-        const std::uint32_t key = core::score_key(row_.negated ? -values[c] : values[c], metric::inner_product);
-        const bits own = bits{1} << (v + c);
-        if (!has(v + c)) continue;
-        if (key >= border.from) {
-          marks.sure |= own;
-        } else if (key >= border.fill_from) {
-          marks.fill |= own;
-        }
+    const bits there = present();
+    visit([&](unsigned v, float value) {
+      const std::uint32_t key = core::score_key(value, metric::inner_product);
+      if (key >= border.from) {
+        marks.sure |= bits{1} << v;
+      } else if (key >= border.fill_from) {
+        marks.fill |= bits{1} << v;
       }
     });
-    return marks;
+    return {marks.sure & there, marks.fill & there};
   }
-  /// The least and the largest of the marked values.
+  /// The least and the largest of the marked values; NaN is none of them.
   __device__ __forceinline__ void range_of(bits marks, float& least, float& most) const {
     least = INFINITY;
     most = -INFINITY;
-    visit([&](int v, const float4& unit) {
-      const float values[4] = {unit.x, unit.y, unit.z, unit.w};
-#pragma unroll
-      for (int c = 0; c < 4; c++) {
-        const float value = row_.negated ? -values[c] : values[c];
-        if (marks >> (v + c) & 1) {
-          least = fminf(least, value);
-          most = fmaxf(most, value);
-        }
-      }
+    visit([&](unsigned v, float value) {
+      const bool marked = marks >> v & 1;
+      least = fminf(least, marked ? value : INFINITY);
+      most = fmaxf(most, marked ? value : -INFINITY);
     });
+  }
+  /// Whether any of the columns holds a NaN or an infinity.
+  __device__ __forceinline__ bool odd() const {
+    bits found = 0;
+    visit([&](unsigned v, float value) { found |= isfinite(value) ? bits{0} : bits{1} << v; });
+    return (found & present()) != 0;
   }
   /// The columns that are there.
   __device__ __forceinline__ bits present() const {
     const int there = min(max(row_.count - first_, 0), Values);
-    const bits ascending = there == Values ? ~bits{0} >> (sizeof(bits) * 8 - Values) : (bits{1} << there) - 1;
+    const bits ascending = there == Values ? kEvery : (bits{1} << there) - 1;
     return turned(ascending, (kUnits - turn_) % kUnits);
   }
   /// Bit i then stands for column first_column() + i.
   __device__ __forceinline__ bits ascending(bits marks) const { return turned(marks, turn_); }
 
  private:
-  static __device__ __forceinline__ bits turned(bits marks, int units) {
-    if (units == 0) return marks;
-    return (marks << (4 * units) | marks >> (Values - 4 * units)) & (~bits{0} >> (sizeof(bits) * 8 - Values));
+  static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
+
+  static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
+    if constexpr (Values == 32) {
+      return __funnelshift_l(marks, marks, 4 * units);
+    } else {
+      if (units == 0) return marks;
+      return (marks << (4 * units) | marks >> (Values - 4 * units)) & kEvery;
+    }
   }
-  template <class Stored>
-  __device__ __forceinline__ float4 unit(int i) const {
-    return four_values<Stored>(row_.bytes + (first_ + (i + turn_) % kUnits * 4) * static_cast<int>(sizeof(Stored)));
+  __device__ __forceinline__ bool whole() const { return first_ + Values <= row_.count; }
+  __device__ __forceinline__ bool has(unsigned v) const {
+    return first_ + static_cast<int>((v / 4 + turn_) % kUnits * 4 + v % 4) < row_.count;
+  }
+  __device__ __forceinline__ float4 unit(unsigned i) const {
+    constexpr unsigned kUnitBytes = 4 * sizeof(Stored);
+    const unsigned within = (i + turn_) * kUnitBytes & (kUnits * kUnitBytes - 1);
+    return four_values<Stored>(row_.bytes + first_ * static_cast<int>(sizeof(Stored)) + within);
   }
   template <class F>
   __device__ __forceinline__ void visit(F f) const {
-    if (row_.type == value_type::f32) {
-      visit_as<float>(f);
-    } else if (row_.type == value_type::f16) {
-      visit_as<float16>(f);
-    } else {
-      visit_as<bfloat16>(f);
-    }
-  }
-  template <class Stored, class F>
-  __device__ __forceinline__ void visit_as(F f) const {
 #pragma unroll
-    for (int i = 0; i < kUnits; i++) f(4 * i, unit<Stored>(i));
-  }
-  template <class Stored>
-  __device__ __forceinline__ void map_as(thread_halves<Values>& halves, float scale, float offset) const {
-    constexpr int kPairs = thread_halves<Values>::kPairs;
-    const auto mapped = [&](float value) { return __fmaf_rn(value, scale, offset); };
+    for (unsigned i = 0; i < kUnits; i++) {
+      const float4 four = unit(i);
+      const float values[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-    for (int at = 0; at < Values / 2; at += 4) {
-      const int v = at / kPairs * 2 * kPairs + at % kPairs;
-      const float4 low = unit<Stored>(v / 4);
-      const float4 high = unit<Stored>((v + kPairs) / 4);
-      halves.set(at, mapped(low.x), mapped(high.x));
-      halves.set(at + 1, mapped(low.y), mapped(high.y));
-      halves.set(at + 2, mapped(low.z), mapped(high.z));
-      halves.set(at + 3, mapped(low.w), mapped(high.w));
+      for (unsigned c = 0; c < 4; c++) f(4 * i + c, row_.negated ? -values[c] : values[c]);
     }
   }
 
-  const staged_row& row_;
+  const staged_row<Stored>& row_;
   int first_;
-  int turn_;
+  unsigned turn_;
 };
+
+__device__ __forceinline__ int count_marks(std::uint32_t marks) { return __popc(marks); }
+__device__ __forceinline__ int count_marks(std::uint64_t marks) { return __popcll(marks); }
+
+// What few rows need is not inlined, and is given copies: what the search of other rows holds stays in registers.
+
+template <class Stored, int Values>
+__device__ __noinline__ row_marks<typename row_share<Stored, Values>::bits> marks_by_key(staged_row<Stored> row,
+                                                                                         int rank, key_border border) {
+  return row_share<Stored, Values>(row, rank).marks_of(border);
+}
+/// The least and the largest of a thread's marked values.
+template <class Stored, int Values>
+__device__ __noinline__ float2 range_of_marked(staged_row<Stored> row, int rank,
+                                               typename row_share<Stored, Values>::bits marks) {
+  float2 range;
+  row_share<Stored, Values>(row, rank).range_of(marks, range.x, range.y);
+  return range;
+}
+template <class Stored, int Values>
+__device__ __noinline__ bool holds_odd(staged_row<Stored> row, int rank) {
+  return row_share<Stored, Values>(row, rank).odd();
+}
 
 /// The first `quota` of the marked columns; marks are ascending.
 template <class Bits>
 __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
-  int extra = __popcll(marks) - max(quota, 0);
-  for (; extra > 0; extra--) marks &= ~(Bits{1} << (63 - __clzll(static_cast<long long>(marks))));
-  return marks;
+  if (quota <= 0) return 0;
+  if (count_marks(marks) <= quota) return marks;
+  int kept = 0;  // so many low bits hold no more than `quota` marks
+#pragma unroll
+  for (int step = sizeof(Bits) * 4; step > 0; step /= 2)
+    if (count_marks(static_cast<Bits>(marks & ((Bits{1} << (kept + step)) - 1))) <= quota) kept += step;
+  return marks & ((Bits{1} << kept) - 1);
 }
 
 /// Of the sets that threads marked, in ascending columns: the first k that are sure, then the first that fill up.
@@ -248,12 +252,12 @@ __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
 template <class Group, class Bits>
 __device__ __forceinline__ Bits choose(Group& group, row_marks<Bits> marks, int k, int& place) {
   int sure = 0;
-  const int sure_before = group.before(__popcll(marks.sure), sure);
+  const int sure_before = group.before(count_marks(marks.sure), sure);
   place = sure_before;
   if (group.all(sure == k)) return marks.sure;
   marks.sure = keep_first(marks.sure, k - sure_before);
   int fill = 0;
-  const int fill_before = group.before(__popcll(marks.fill), fill);
+  const int fill_before = group.before(count_marks(marks.fill), fill);
   const int missing = max(k - sure, 0);
   marks.fill = keep_first(marks.fill, missing - fill_before);
   place = min(sure_before, k) + min(fill_before, missing);
@@ -262,11 +266,12 @@ __device__ __forceinline__ Bits choose(Group& group, row_marks<Bits> marks, int 
 
 constexpr int kKeyGuesses = 8;  // passes that interpolate between values; later ones halve brackets of keys
 
-/// The border of any row, by counting its keys; one row at a time, all threads of the group together.
+/// The border of any row, by counting its keys; one row at a time, all threads of the group together. Not inlined, and
+/// given copies: what the search before it holds stays in registers. The caller synchronises the group afterwards.
 /// @param k in [1, row.count]. @param deviations where the border of normal data lies, from the mean.
-template <class Group>
-__device__ __noinline__ key_border find_border_by_keys(Group& group, const staged_row& row, int k, float deviations,
-                                                       const early_stop& stop) {
+template <class Group, class Stored>
+__device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<Stored> row, int k, float deviations,
+                                                       early_stop stop) {
   std::uint32_t least = 0;  // of the complements
   std::uint32_t most = 0;
   float sum = 0.0f;
@@ -381,58 +386,75 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
           static_cast<float>(cols * core::normal_density(deviations)), early_stop_of(request.options)};
 }
 
-/// Marks the k best of a row, if fp16 numbers settle it.
-/// @param learned in deviations; moves to where borders of this thread's rows lie.
-/// @param settled whether `marks` are right. All that run in step call it.
-template <int Values, class Group>
-__device__ __forceinline__ row_marks<typename row_share<Values>::bits> search_halves(Group& group,
-                                                                                     const search_plan& plan,
-                                                                                     const staged_row& row,
-                                                                                     const row_share<Values>& share,
-                                                                                     float& learned, bool& settled) {
-  float mean = 0.0f;
-  float deviation = 0.0f;
-  share.moments(group, mean, deviation);
-  const float scale = plan.density / deviation;
-  const float at = __fmaf_rn(learned, deviation, row.negated ? -mean : mean);
-  const bool takes_all = row.count <= plan.k;
-  const bool usable = !takes_all && isfinite(mean) && scale > 0.0f && isfinite(scale);
-  thread_halves<Values> halves;
-  share.map(halves, scale, -at * scale);
-  const half_border border = find_border(group, halves, plan.k, usable);
-  settled = takes_all || border.found;
-  if (border.found && fabsf(border.from) < plan.density) learned += 0.125f * border.from / plan.density;
+constexpr float kLearning = 0.25f;  // weight of the last row
 
-  row_marks<typename row_share<Values>::bits> marks;
+/// What a group has learned from its rows so far.
+struct row_shape {
+  float border;       // in standard deviations from the mean
+  float mean = 0.0f;  // of the last row that had one
+  float deviation = 1.0f;
+};
+
+/// Marks the k best of a row, if fp16 numbers settle it. All that run in step call it.
+/// @param settled whether the marks are right; a row of no more than k columns always is.
+template <int Values, class Stored, class Group>
+__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_halves(
+    Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
+    row_shape& shape, bool& settled) {
+  float mean = 0.0f;
+  float variance = 0.0f;
+  share.moments(group, mean, variance);
+  if (isfinite(mean) && isfinite(variance)) {  // else NaN or infinities are there, and the row before must do
+    constexpr float kLeast = 9.5e-7f;          // of the mean's square: rounding leaves less of a constant row
+    shape.mean = row.negated ? -mean : mean;
+    variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
+    shape.deviation = variance * rsqrtf(variance);
+  }
+  const bool takes_all = row.count <= plan.k;
+  const float scale = plan.density * near_reciprocal(shape.deviation);
+  const float at = __fmaf_rn(shape.border, shape.deviation, shape.mean);
+  const float offset = -at * scale;  // finite, or numbers might become NaN
+  thread_halves<Values> halves;
+  share.map(halves, row.negated ? -scale : scale, offset);
+  const auto zoom = [&](float center, float factor) {
+    const float sharper = scale * factor;
+    share.map(halves, row.negated ? -sharper : sharper, (offset - center) * factor);
+  };
+  const half_border border = find_border(group, halves, plan.k, !takes_all && isfinite(offset), zoom);
+  settled = takes_all || border.found;
+  if (border.found) {
+    const float moved = fminf(plan.density, fmaxf(-plan.density, border.moved));
+    shape.border = __fmaf_rn(kLearning * moved, near_reciprocal(plan.density), shape.border);
+  }
+
+  row_marks<typename row_share<Stored, Values>::bits> marks;
   if (border.found) marks.sure = share.marks_from(halves, border.tied ? border.above : border.from);
   if (takes_all) marks.sure = share.present();
   float tie = 0.0f;
   if (!group.all(!border.tied)) {  // are those that fp16 cannot tell apart equal?
     if (border.tied) marks.fill = share.marks_from(halves, border.from) & ~marks.sure;
-    float least;
-    float most;
-    share.range_of(marks.fill, least, most);
-    tie = group.largest(most);
-    const bool equal = -group.largest(-least) == tie;
+    const float2 range = range_of_marked<Stored, Values>(row, group.rank(), marks.fill);
+    tie = group.largest(range.y);
+    const bool equal = -group.largest(-range.x) == tie;
     if (border.tied) settled = equal;
   }
   if (!plan.stop.asked()) return marks;
 
-  float least;
-  float most;
-  share.range_of(share.present(), least, most);
-  float lower = -group.largest(-least);
-  float upper = group.largest(most);
-  share.range_of(marks.sure, least, most);
-  float kth = -group.largest(-least);
-  share.range_of(share.present() & ~marks.sure, least, most);
-  float next = group.largest(most);
+  const int rank = group.rank();
+  const bool odd = group.largest(holds_odd<Stored, Values>(row, rank) ? 1u : 0u) != 0;
+  float2 range = range_of_marked<Stored, Values>(row, rank, share.present());
+  float lower = -group.largest(-range.x);
+  float upper = group.largest(range.y);
+  range = range_of_marked<Stored, Values>(row, rank, marks.sure);
+  float kth = -group.largest(-range.x);
+  range = range_of_marked<Stored, Values>(row, rank, share.present() & ~marks.sure);
+  float next = group.largest(range.y);
   if (border.tied) kth = next = tie;
-  const bool exact = takes_all || !settled || bisect(plan.stop, kth, next, lower, upper);
+  const bool exact = takes_all || !settled || odd || bisect(plan.stop, kth, next, lower, upper);
   if (group.all(exact)) return marks;
   const std::uint32_t lower_key = core::ascending_key(lower);
-  const row_marks<typename row_share<Values>::bits> stopped =
-      share.marks_of({plan.stop.by_count ? lower_key : core::ascending_key(upper), lower_key});
+  const auto stopped =
+      marks_by_key<Stored, Values>(row, rank, {plan.stop.by_count ? lower_key : core::ascending_key(upper), lower_key});
   if (!exact) marks = stopped;
   return marks;
 }

@@ -36,7 +36,7 @@ struct warp_args {
   std::int32_t staged_bytes;  // of a row's entries
 };
 
-template <int Values, int Lanes>
+template <class Stored, int Values, int Lanes>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
   const core::top_k_request& request = args.request;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
     }
     __syncwarp();
   }
-  float learned = args.search.deviations;
+  row_shape shape{.border = args.search.deviations};
   int turn = 0;
   for (std::int64_t first = begin; first < rows; first += step, turn++) {
     const int stage = turn % kStages;
@@ -80,20 +80,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
       }
       __syncwarp();
     }
-    const staged_row row{rows_bytes + group_index * args.stage.pitch_bytes, static_cast<int>(span.count),
-                         request.matrix.type, request.options.order == order::smallest};
-    const row_share<Values> share(row, group.rank());
+    const staged_row<Stored> row{rows_bytes + group_index * args.stage.pitch_bytes, static_cast<int>(span.count),
+                                 request.options.order == order::smallest};
+    const row_share<Stored, Values> share(row, group.rank());
     bool settled = false;
-    auto marks = search_halves<Values>(group, args.search, row, share, learned, settled);
+    auto marks = search_halves<Values>(group, args.search, row, share, shape, settled);
     while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
       const int leader = __ffs(static_cast<int>(open)) - 1;
-      lane_group<kWarp> all;
-      const staged_row other{rows_bytes + leader / Lanes * args.stage.pitch_bytes,
-                             __shfl_sync(kFullWarp, row.count, leader), row.type, row.negated};
+      const staged_row<Stored> other{rows_bytes + leader / Lanes * args.stage.pitch_bytes,
+                                     __shfl_sync(kFullWarp, row.count, leader), row.negated};
       const key_border border =
-          find_border_by_keys(all, other, args.search.k, args.search.deviations, args.search.stop);
+          find_border_by_keys(lane_group<kWarp>(), other, args.search.k, args.search.deviations, args.search.stop);
       if (group_index == leader / Lanes) {
-        marks = share.marks_of(border);
+        marks = marks_by_key<Stored, Values>(row, group.rank(), border);
         settled = true;
       }
     }
@@ -106,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
   }
 }
 
-template <int Values, int Lanes>
+template <class Stored, int Values, int Lanes>
 void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
   constexpr int kGroups = kWarp / Lanes;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
@@ -118,7 +117,17 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
                          .threads = kThreads,
                          .shared_bytes = kBarrierBytes + std::int64_t{kWarps} * (kStages * args.stage_bytes +
                                                                                  kGroups * args.staged_bytes)};
-  launch(warp_rows_kernel<Values, Lanes>, how, stream, args, "launching the row-wise top k");
+  launch(warp_rows_kernel<Stored, Values, Lanes>, how, stream, args, "launching the row-wise top k");
+}
+
+template <class Stored>
+void launch_type(cudaStream_t stream, warp_args& args, int multiprocessors) {
+  const std::int64_t cols = args.request.matrix.cols;
+  if (cols <= 64) return launch_shape_of<Stored, 8, 8>(stream, args, multiprocessors);
+  if (cols <= 128) return launch_shape_of<Stored, 16, 8>(stream, args, multiprocessors);
+  if (cols <= 256) return launch_shape_of<Stored, 32, 8>(stream, args, multiprocessors);
+  if (cols <= 512) return launch_shape_of<Stored, 32, 16>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 32, 32>(stream, args, multiprocessors);
 }
 
 }  // namespace
@@ -134,12 +143,12 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
   args.stage = row_stage_of(request);
-  const std::int64_t cols = request.matrix.cols;
-  if (cols <= 64) return launch_shape_of<8, 8>(stream, args, multiprocessors);
-  if (cols <= 128) return launch_shape_of<16, 8>(stream, args, multiprocessors);
-  if (cols <= 256) return launch_shape_of<32, 8>(stream, args, multiprocessors);
-  if (cols <= 512) return launch_shape_of<32, 16>(stream, args, multiprocessors);
-  launch_shape_of<32, 32>(stream, args, multiprocessors);
+  switch (request.matrix.type) {
+    case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
+    case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);
+    case value_type::bf16: return launch_type<bfloat16>(stream, args, multiprocessors);
+    case value_type::f64: return;
+  }
 }
 
 }  // namespace shortlist::cuda
