@@ -18,7 +18,8 @@ constexpr int kPlainPasses = 8;    // interpolations that most rows end with
 constexpr int kFirstPasses = 6;    // more of them, with care, while the map is the row's
 constexpr int kLastPasses = 14;    // and with the map of the bracket, where ties take a few
 constexpr int kSameSide = 2;       // counts in a row on one side of k, after which brackets are halved
-constexpr int kStalls = 2;         // counts that leave a bracket as full as it was, before the map is changed
+constexpr int kStalls = 3;         // counts that leave a bracket as full as it was, before the map is changed
+constexpr float kManyTied = 8.0f;  // beyond k: so many are hardly ones that only the first map makes equal
 constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
 constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
 constexpr float kReach = 8.0f;     // times the square root of k: further away the border hardly ever is
@@ -120,14 +121,14 @@ struct half_bracket {
 /// @param zoom zoom(center, factor) maps this thread's values anew: u becomes (u - center) * factor.
 template <class Group, int Values, class Zoom>
 __device__ __forceinline__ void find_hard_border(Group& group, const thread_halves<Values>& halves, float wanted,
-                                                 bool usable, half_bracket bracket, float at, Zoom zoom,
+                                                 bool usable, half_bracket bracket, float at, int stalls, Zoom zoom,
                                                  half_border& border) {
   float steep = 1.0f;
-  int stalls = 0;
   int same_side = 0;
   bool was_too_many = false;
   bool open = usable && !border.found;
-  bool walk = false;  // from the bracket's upper end to the next number below: ties end there
+  bool walk = open && stalls > 0 &&
+              bracket.high < INFINITY;  // from the bracket's upper end to the next number below: ties end there
 #pragma unroll 1
   for (int round = 0; round < 2; round++) {
 #pragma unroll 1
@@ -142,7 +143,7 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
       if (open) {
         at = __low2float(from);
         border.from = at;
-        border.tied = walk && too_many;
+        border.tied = walk && (round == 0 ? beyond > kManyTied : too_many);
         border.found = beyond == 0.0f || border.tied;
         border.above = bracket.high;
         open = !border.found;
@@ -158,7 +159,7 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
         at = __fmaf_rn(beyond, steep, at + (too_many ? 0.5f : -0.5f));
         steep *= kSteep;
       }
-      walk = open && round > 0 && bracket.high < INFINITY && stalls > 0 && !walk;
+      walk = open && bracket.high < INFINITY && stalls > 0 && !walk;
     }
     if (round == 0) {
       if (border.found) border.moved = border.from;
@@ -170,7 +171,11 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
         bracket.low = -0.5f * kBracket;
         bracket.high = 0.5f * kBracket;
         at = bracket.inside();
-        walk = stalls > 0;
+        steep = kBracket / (bracket.over - bracket.under);
+        bracket.low = -INFINITY;  // rounding is another now: the ends are to be counted again
+        bracket.high = INFINITY;
+        stalls = 0;
+        walk = false;
       }
     }
   }
@@ -187,12 +192,14 @@ __device__ __forceinline__ half_border find_border(Group& group, const thread_ha
   half_bracket bracket{-reach, reach, reach, -reach};
   float at = 0.0f;
   float last = INFINITY;
+  bool stalled = false;
 #pragma unroll 1
   for (int pass = 0; pass < kPlainPasses; pass++) {
     const float beyond = group.sum(halves.count_from(__float2half2_rn(at))) - wanted;
     if (!border.found) border.from = at;
     border.found = border.found || beyond == 0.0f;
-    if (group.all(border.found || beyond == last)) break;
+    stalled = beyond == last;
+    if (group.all(border.found || stalled)) break;
     last = beyond;
     bracket.narrow(at, beyond);
     at = bracket.inside();
@@ -202,7 +209,7 @@ __device__ __forceinline__ half_border find_border(Group& group, const thread_ha
   if (group.all(border.found || !usable)) return border;
   if (bracket.low == -reach) bracket.low = -INFINITY;
   if (bracket.high == reach) bracket.high = INFINITY;
-  find_hard_border(group, halves, wanted, usable, bracket, at, zoom, border);
+  find_hard_border(group, halves, wanted, usable, bracket, at, stalled ? 1 : 0, zoom, border);
   return border;
 }
 
