@@ -218,4 +218,74 @@ std::vector<top_k_case> covering_top_k_cases(std::int64_t max_elements, std::uin
   return chooser(max_elements, seed).choose();
 }
 
+std::vector<top_k_case> border_top_k_cases() {
+  std::vector<top_k_case> cases;
+  const auto add = [&](top_k_case what) {
+    what.seed = 100 + cases.size();
+    cases.push_back(what);
+  };
+  // Borders in columns, each type and each kind of output; the data change from case to case.
+  constexpr std::string_view kData[] = {"normal", "ties_90", "nan_anywhere", "all_equal", "ascending"};
+  for (const std::int64_t border : {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}) {
+    for (const std::int64_t cols : {border - 1, border, border + 1}) {
+      for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
+        const std::size_t turn = cases.size();
+        add({.type = type,
+             .rows = 7,
+             .cols = cols,
+             .k = std::min<std::int64_t>(turn % 3 == 0 ? 64 : cols / 3, cols),
+             .order = turn % 2 == 0 ? order::largest : order::smallest,
+             .sorted = turn % 4 == 1,
+             .outputs = kOutputs[turn % std::size(kOutputs)].name,
+             .distribution = kData[turn % std::size(kData)]});
+      }
+    }
+  }
+  // Rows of whole 16 bytes, which a copy engine can fetch, and as many that it cannot; more of them than a GPU holds.
+  for (const std::int64_t cols : {32, 33, 256, 1024, 1025, 4096}) {
+    add({.rows = 2'000'000 / cols, .cols = cols, .k = 16, .outputs = "values+i32"});
+  }
+  add({.rows = 1'000'000, .cols = 3, .k = 2, .sorted = true});
+  add({.type = value_type::f16, .rows = 1'000'000, .cols = 8, .k = 3, .outputs = "i32", .distribution = "ties_90"});
+  add({.rows = 20'000, .cols = 256, .k = 255, .sorted = true});
+  add({.rows = 20'000, .cols = 256, .k = 256, .outputs = "values+i32"});
+  // Long rows: few, as many as there are blocks, and a few more; k on both sides of what a list holds.
+  for (const std::int64_t k : {1, 100, 2047, 2048, 2049, 40'000}) {
+    for (const bool sorted : {false, true}) {
+      add({.rows = 3, .cols = 50'000, .k = k, .sorted = sorted, .distribution = k == 100 ? "ties_90" : "normal"});
+      add({.type = value_type::bf16, .rows = 2, .cols = 128'256, .k = k, .sorted = sorted, .outputs = "values+i32"});
+    }
+  }
+  for (const std::string_view distribution : {"normal", "ties_90", "all_equal", "ascending", "descending"}) {
+    add({.rows = 1, .cols = 1'000'000, .k = 100, .distribution = distribution});
+    add({.rows = 1, .cols = 1'000'003, .k = 2048, .outputs = "values+i32", .distribution = distribution});
+  }
+  add({.type = value_type::f16, .rows = 300, .cols = 33'000, .k = 50, .outputs = "values+i32"});
+  // What only the most general kernel serves.
+  for (const std::int64_t cols : {1, 33, 1025, 32'769, 200'000}) {
+    const std::int64_t k = (cols + 2) / 3;
+    add({.type = value_type::f64, .rows = 5, .cols = cols, .k = k, .sorted = cols % 2 == 0});
+    add({.rows = 5, .cols = cols, .k = k, .sorted = cols % 2 != 0, .col_stride = 3});
+    add({.type = value_type::f16, .rows = 5, .cols = cols, .k = k, .outputs = "mask", .col_stride = 2});
+    add({.rows = 5, .cols = cols, .k = k, .mode = "eps_1e-4", .ragged = "borders"});
+    add({.type = value_type::bf16, .rows = 5, .cols = cols, .k = k, .mode = "max_iter_4", .ragged = "lengths"});
+    add({.rows = 5, .cols = cols, .k = k, .outputs = "mask", .ragged = "begins", .distribution = "ties_90"});
+  }
+  // Outputs that do not fit beside a row in shared memory.
+  for (const bool sorted : {false, true}) {
+    add({.rows = 3, .cols = 32'768, .k = 8193, .sorted = sorted});
+    add({.rows = 3, .cols = 32'768, .k = 32'768, .sorted = sorted, .outputs = "i64"});
+    add({.type = value_type::f16, .rows = 3, .cols = 32'768, .k = 20'000, .sorted = sorted, .outputs = "values"});
+  }
+  return cases;
+}
+
+std::vector<top_k_case> large_top_k_cases() {
+  // More entries than are sorted at once; a row of more columns than 24 bits count.
+  return {
+      {.type = value_type::f64, .rows = 400'000, .cols = 128, .k = 112, .sorted = true, .outputs = "i32", .seed = 1},
+      {.rows = 1, .cols = 20'000'000, .k = 100, .outputs = "values+i32", .distribution = "ties_90", .seed = 2},
+      {.type = value_type::f16, .rows = 2, .cols = 20'000'000, .k = 10'000'000, .outputs = "i32", .seed = 3}};
+}
+
 }  // namespace shortlist::conformance

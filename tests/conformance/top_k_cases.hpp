@@ -98,4 +98,10 @@ bool is_allowed(const top_k_case& what, std::int64_t max_elements);
 /// Cases that have every allowed pair of values of any two factors: types, shapes, options, strides, distributions.
 std::vector<top_k_case> covering_top_k_cases(std::int64_t max_elements, std::uint64_t seed);
 
+/// Cases on both sides of each border between algorithms, in columns, rows, k, type and options, which a covering may
+/// miss: of these none is left out.
+std::vector<top_k_case> border_top_k_cases();
+/// Those that take a while and some GB, for the full run.
+std::vector<top_k_case> large_top_k_cases();
+
 }  // namespace shortlist::conformance

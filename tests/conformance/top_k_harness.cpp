@@ -87,23 +87,6 @@ output_bytes run_on_host(const top_k_case& what, const matrix_data& data) {
   return found;
 }
 
-/// Copies of host arrays on a device, null where the host has none.
-template <class T>
-class on_device {
- public:
-  on_device(const stream& s, const std::vector<T>& host)
-      : copy_(s.where(), static_cast<std::int64_t>(host.size() * sizeof(T))) {
-    if (!host.empty()) copy_.upload(s, host.data());
-  }
-  T* data() { return static_cast<T*>(copy_.data()); }
-  void download(const stream& s, std::vector<T>& host) const {
-    if (!host.empty()) copy_.download(s, host.data());
-  }
-
- private:
-  buffer copy_;
-};
-
 std::string hex(const std::vector<std::byte>& bytes, std::int64_t at, std::int64_t size) {
   std::string text;
   for (std::int64_t i = size - 1; i >= 0; --i) {
@@ -174,23 +157,46 @@ output_bytes expected_bytes(const top_k_case& what, const matrix_data& data) {
   return expected;
 }
 
+device_arrays::device_arrays(const top_k_case& what, const matrix_data& data, const stream& s)
+    : what_(what),
+      stream_(s),
+      bytes_(s, data.bytes),
+      begins_(s, data.begins),
+      ends_(s, data.ends),
+      unwritten_(unwritten(what)),
+      values_(s, unwritten_.values),
+      indices_(s, unwritten_.indices),
+      mask_(s, unwritten_.mask),
+      matrix_(matrix_at(what, data, bytes_.data())) {}
+
+void device_arrays::upload(const matrix_data& data) {
+  bytes_.upload(stream_, data.bytes);
+  begins_.upload(stream_, data.begins);
+  ends_.upload(stream_, data.ends);
+  values_.upload(stream_, unwritten_.values);
+  indices_.upload(stream_, unwritten_.indices);
+  mask_.upload(stream_, unwritten_.mask);
+}
+
+void device_arrays::queue() {
+  top_k(stream_, matrix_, what_.options(), output_at(what_, values_.data(), indices_.data(), mask_.data()),
+        {begins_.data(), ends_.data()});
+}
+
+output_bytes device_arrays::download() const {
+  output_bytes found = unwritten_;
+  values_.download(stream_, found.values);
+  indices_.download(stream_, found.indices);
+  mask_.download(stream_, found.mask);
+  return found;
+}
+
 output_bytes run_on_device(const top_k_case& what, const matrix_data& data, device where) {
   if (where.kind() == device_kind::cpu) return run_on_host(what, data);
   const stream s(where);
-  on_device<std::byte> bytes(s, data.bytes);
-  on_device<std::int64_t> begins(s, data.begins);
-  on_device<std::int64_t> ends(s, data.ends);
-  output_bytes found = unwritten(what);
-  on_device<std::byte> values(s, found.values);
-  on_device<std::byte> indices(s, found.indices);
-  on_device<std::byte> mask(s, found.mask);
-  top_k(s, matrix_at(what, data, bytes.data()), what.options(),
-        output_at(what, values.data(), indices.data(), mask.data()), {begins.data(), ends.data()});
-  s.synchronize();
-  values.download(s, found.values);
-  indices.download(s, found.indices);
-  mask.download(s, found.mask);
-  return found;
+  device_arrays arrays(what, data, s);
+  arrays.queue();
+  return arrays.download();
 }
 
 std::string first_difference(const top_k_case& what, const output_bytes& found, const output_bytes& expected) {
@@ -217,16 +223,13 @@ std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_d
 }
 
 std::vector<top_k_way> ways_of(device where) {
-  std::vector<std::string> isas{"-"};
-  if (where.kind() == device_kind::cpu) {
-    const auto available = cpu::available_isas();
-    isas.assign(available.begin(), available.end());
-  }
+  if (where.kind() != device_kind::cpu) return {{where, "-", "plan"}};  // the shape alone decides which kernel runs
+  const auto isas = cpu::available_isas();
   std::vector<top_k_way> ways;
-  for (const std::string& isa : isas) {
-    for (const char* algorithm : {"whole_rows", "split_rows"}) ways.push_back({where, isa, algorithm});
+  for (const auto& isa : isas) {
+    for (const char* algorithm : {"whole_rows", "split_rows"}) ways.push_back({where, std::string(isa), algorithm});
   }
-  ways.push_back({where, isas[0], "plan"});
+  ways.push_back({where, std::string(isas[0]), "plan"});
   return ways;
 }
 

@@ -38,6 +38,51 @@ struct output_bytes {
 /// The reference's answer.
 output_bytes expected_bytes(const top_k_case& what, const matrix_data& data);
 
+/// A copy of a host array on a device; null where the host has none.
+template <class T>
+class device_copy {
+ public:
+  device_copy(const stream& s, const std::vector<T>& host)
+      : copy_(s.where(), static_cast<std::int64_t>(host.size() * sizeof(T))), is_there_(!host.empty()) {
+    upload(s, host);
+  }
+  T* data() { return is_there_ ? static_cast<T*>(copy_.data()) : nullptr; }
+  void upload(const stream& s, const std::vector<T>& host) {
+    if (is_there_) copy_.upload(s, host.data());
+  }
+  void download(const stream& s, std::vector<T>& host) const {
+    if (is_there_) copy_.download(s, host.data());
+  }
+
+ private:
+  buffer copy_;
+  bool is_there_;
+};
+
+/// A case's arrays on a device, between whose upload and download the op may be queued as often as wanted.
+class device_arrays {
+ public:
+  device_arrays(const top_k_case& what, const matrix_data& data, const stream& s);
+  /// Other data for the same case, beginning at the same `first`; the outputs become unwritten again.
+  void upload(const matrix_data& data);
+  /// Asynchronous.
+  void queue();
+  /// The outputs, once the stream is done.
+  output_bytes download() const;
+
+ private:
+  top_k_case what_;
+  stream stream_;
+  device_copy<std::byte> bytes_;
+  device_copy<std::int64_t> begins_;
+  device_copy<std::int64_t> ends_;
+  output_bytes unwritten_;
+  device_copy<std::byte> values_;
+  device_copy<std::byte> indices_;
+  device_copy<std::byte> mask_;
+  value_matrix matrix_;
+};
+
 /// The answer of a device, with whatever algorithm and instruction set are forced now. All arrays go to the device and
 /// come back; on the CPU they are used where they lie.
 output_bytes run_on_device(const top_k_case& what, const matrix_data& data, device where);
@@ -60,7 +105,7 @@ class forced_way {
 std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_data& data,
                     const output_bytes& expected);
 
-/// Every algorithm with every instruction set, and the plan.
+/// On the CPU every algorithm with every instruction set, and the plan; on a GPU the plan.
 std::vector<top_k_way> ways_of(device where);
 
 }  // namespace shortlist::conformance

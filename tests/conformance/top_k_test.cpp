@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -52,7 +53,7 @@ std::vector<top_k_case> cases_of_this_run() {
   return cases;
 }
 
-/// Runs on the CPU and on the first GPU; without one, or without the op on it, the GPU's half is skipped.
+/// Runs on the CPU and on the first GPU; without one, the GPU's half is skipped.
 class TopKOnDevice : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -61,12 +62,6 @@ class TopKOnDevice : public testing::TestWithParam<const char*> {
         std::find_if(all.begin(), all.end(), [](const device& one) { return one.name().starts_with(GetParam()); });
     if (found == all.end()) GTEST_SKIP() << "no GPU";
     where_ = *found;
-    try {
-      const top_k_case smallest;
-      run_on_device(smallest, make_data(smallest), where_);
-    } catch (const unsupported& refusal) {
-      GTEST_SKIP() << refusal.what();
-    }
   }
   device where_ = device::cpu();
 };
@@ -101,6 +96,22 @@ TEST_P(TopKOnDevice, EqualsTheReferenceToTheBit) {
   fmt::print("{} of {} cases, {} ways each\n", ran, cases.size(), ways.size());
 }
 
+TEST_P(TopKOnDevice, EqualsTheReferenceAtEveryBorder) {
+  std::vector<top_k_case> cases = border_top_k_cases();
+  if (run_settings().full) {
+    for (const top_k_case& large : large_top_k_cases()) cases.push_back(large);
+  }
+  const std::vector<top_k_way> ways = ways_of(where_);
+  for (std::size_t i = 0; i < cases.size(); i += kReducedStep) {
+    const matrix_data data = make_data(cases[i]);
+    const output_bytes expected = expected_bytes(cases[i], data);
+    for (const top_k_way& how : ways) {
+      const std::string failure = run_way(cases[i], how, data, expected);
+      EXPECT_TRUE(failure.empty()) << failure;
+    }
+  }
+}
+
 /// Cases for the tests below: each type, both algorithms of section 9, whole and ragged rows.
 std::vector<top_k_case> some_cases() {
   top_k_case plain{.rows = 65, .cols = 1000, .k = 64, .seed = 11};
@@ -113,7 +124,8 @@ std::vector<top_k_case> some_cases() {
   top_k_case eps{.rows = 100, .cols = 512, .k = 32, .mode = "eps_1e-4", .outputs = "values+i32", .seed = 15};
   top_k_case max_iter{.rows = 100, .cols = 768, .k = 16, .mode = "max_iter_4", .ragged = "lengths", .seed = 16};
   top_k_case long_rows{.rows = 2, .cols = 300000, .k = 100, .distribution = "ties_90", .seed = 17};
-  return {plain, halves, brains, doubles, eps, max_iter, long_rows};
+  top_k_case many_of_long{.rows = 2, .cols = 300000, .k = 5000, .sorted = true, .seed = 18};
+  return {plain, halves, brains, doubles, eps, max_iter, long_rows, many_of_long};
 }
 
 TEST_P(TopKOnDevice, RunAfterRunIsTheSame) {
@@ -125,6 +137,33 @@ TEST_P(TopKOnDevice, RunAfterRunIsTheSame) {
       for (int again = 0; again < 3; ++again) {
         EXPECT_TRUE(run_on_device(what, data, where_) == first) << describe(what, how);
       }
+    }
+  }
+}
+
+/// One thread queues on two streams, so that both streams' work is on the device at a time.
+TEST_P(TopKOnDevice, TwoStreamsAtOnce) {
+  constexpr int kRounds = 10;
+  const std::vector<top_k_case> cases = some_cases();
+  const stream streams[] = {stream(where_), stream(where_)};
+  std::vector<output_bytes> expected;
+  std::vector<std::unique_ptr<device_arrays>> arrays[2];
+  for (const top_k_case& what : cases) {
+    const matrix_data data = make_data(what);
+    expected.push_back(expected_bytes(what, data));
+    for (int s = 0; s < 2; ++s) arrays[s].push_back(std::make_unique<device_arrays>(what, data, streams[s]));
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      arrays[0][i]->queue();
+      arrays[1][(i + static_cast<std::size_t>(round)) % cases.size()]->queue();
+    }
+  }
+  for (int s = 0; s < 2; ++s) {
+    streams[s].synchronize();
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      EXPECT_EQ(first_difference(cases[i], arrays[s][i]->download(), expected[i]), "")
+          << describe(cases[i], {.where = where_});
     }
   }
 }

@@ -6,28 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "conformance/cuda/captured_graph.hpp"
 #include "conformance/harness.hpp"
 
 namespace shortlist::conformance {
 namespace {
 
 constexpr metric kMetrics[] = {metric::inner_product, metric::cosine, metric::l2};
-
-/// A stream, a captured graph and its executable, destroyed in the right order.
-struct captured_graph {
-  cudaStream_t native = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-
-  captured_graph() = default;
-  captured_graph(const captured_graph&) = delete;
-  captured_graph& operator=(const captured_graph&) = delete;
-  ~captured_graph() {
-    if (executable) cudaGraphExecDestroy(executable);
-    if (graph) cudaGraphDestroy(graph);
-    if (native) cudaStreamDestroy(native);
-  }
-};
 
 struct graph_case {
   element_type type;
