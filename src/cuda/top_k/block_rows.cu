@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   unsigned char* row_bytes = dynamic_shared() + kStartBytes;
   unsigned char* staged = row_bytes + args.stage_bytes;
   const std::int64_t rows = request.matrix.rows;
-  if (args.stage.bulk && threadIdx.x == 0) {
+  const bool fetches = args.stage.mode != stage_mode::by_threads;
+  if (fetches && threadIdx.x == 0) {
     barrier_init(barrier, 1);
     barrier_init_fence();
     args.stage.fetch(blockIdx.x, 1, row_bytes, barrier);
@@ -50,16 +51,15 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   std::uint32_t turn = 0;
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
     const row_span span = span_of(request, index);
-    if (args.stage.bulk) {
-      barrier_wait(barrier, turn & 1);
-    } else {
-      args.stage.copy(request, index, row_bytes, static_cast<int>(threadIdx.x), Threads);
-      __syncthreads();
-    }
-    const staged_row<Stored> row{row_bytes, static_cast<int>(span.count), request.options.order == order::smallest};
+    if (fetches) barrier_wait(barrier, turn & 1);
+    if (args.stage.copy(request, index, row_bytes, static_cast<int>(threadIdx.x), Threads)) __syncthreads();
+    const int lead_bytes = args.stage.lead_bytes(index);
+    const staged_row<Stored> row{row_bytes + lead_bytes, static_cast<int>(span.count),
+                                 request.options.order == order::smallest,
+                                 lead_bytes / static_cast<int>(sizeof(Stored))};
     const row_share<Stored, Values> share(row, group.rank());
     bool settled = false;
-    auto marks = search_halves<Values>(group, args.search, row, share, shape, settled);
+    auto marks = search_halves<Values, false>(group, args.search, row, share, shape, settled);
     if (!settled) {
       marks = share.marks_of(find_border_by_keys(group, row, args.search.k, args.search.deviations, args.search.stop));
       group.sync();
@@ -69,13 +69,13 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     const auto chosen = choose(group, marks, min(args.search.k, row.count), place);
     write_row(group, args.output, row, share, chosen, place, index, span.begin, staged);
     __syncthreads();
-    if (args.stage.bulk && threadIdx.x == 0 && index + gridDim.x < rows)
+    if (fetches && threadIdx.x == 0 && index + gridDim.x < rows)
       args.stage.fetch(index + gridDim.x, 1, row_bytes, barrier);
   }
 }
 
 std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t columns) {
-  return kStartBytes + row_stage_of(request).bytes_of(1, static_cast<int>(columns)) +
+  return kStartBytes + row_stage_of(request, kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
          staged_bytes(output_plan_of(request));
 }
 
@@ -102,7 +102,7 @@ std::int64_t columns_held(std::int64_t cols) {
 
 template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
-  switch (columns_held(args.request.matrix.cols)) {
+  switch (columns_held(args.stage.columns_held())) {
     case 2048: return launch_shape_of<Stored, 16, 128, 10>(stream, args, multiprocessors);
     case 4096: return launch_shape_of<Stored, 32, 128, 6>(stream, args, multiprocessors);
     case 8192: return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
@@ -116,7 +116,8 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
 bool block_rows_serve(const core::top_k_request& request) {
   const value_matrix& matrix = request.matrix;
   return matrix.type != value_type::f64 && matrix.col_stride == 1 && matrix.cols <= kBlockRowsMaxCols &&
-         shared_bytes_of(request, columns_held(matrix.cols)) <= kMaxSharedBytes;
+         shared_bytes_of(request, columns_held(row_stage_of(request, kBlockRowsMaxCols).columns_held())) <=
+             kMaxSharedBytes;
 }
 
 void launch_block_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
@@ -124,7 +125,7 @@ void launch_block_rows(cudaStream_t stream, const core::top_k_request& request, 
   args.request = request;
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
-  args.stage = row_stage_of(request);
+  args.stage = row_stage_of(request, kBlockRowsMaxCols);
   switch (request.matrix.type) {
     case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
     case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);

@@ -26,7 +26,7 @@ constexpr float kReach = 8.0f;     // times the square root of k: further away t
 constexpr float kBoldest = 0.9f;   // interpolation keeps away from the ends of its bracket
 constexpr std::uint32_t kHalfNan = 0x7FFF;
 
-/// `Values` of a thread: 8, 16, 32 or 64.
+/// `Values` of a thread: 8, 16, 24, 32 or 64.
 template <int Values>
 struct thread_halves {
   static constexpr int kWords = (Values + 31) / 32;
@@ -60,7 +60,7 @@ struct thread_halves {
       const std::uint32_t own = 0x00010001u << i;
       marks = (marks & ~own) | (__hge2_mask(u[word * kPairs + i], from) & own);
     }
-    if constexpr (kPairs < 16) marks = (marks & 0xFFFFu) | (marks >> (16 - kPairs));
+    if constexpr (kPairs < 16) marks = (marks & 0xFFFFu) | (marks >> 16 << kPairs);
     return marks;
   }
   /// The largest number below `limit`, or -inf.

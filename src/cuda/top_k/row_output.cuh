@@ -91,8 +91,8 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
       if (c < begin || c >= begin + row.count) mask[c] = 0;
     mask += begin + share.first_column();
     const int there = min(max(row.count - share.first_column(), 0), Values);
-    int i = 0;
-    if (reinterpret_cast<std::uintptr_t>(mask) % 4 == 0) {
+    int i = max(-share.first_column(), 0);
+    if (i == 0 && reinterpret_cast<std::uintptr_t>(mask) % 4 == 0) {
       for (; i + 4 <= there; i += 4) {  // four bits become four bytes
         const auto four = static_cast<std::uint32_t>(chosen >> i & 15);
         *reinterpret_cast<std::uint32_t*>(mask + i) = four * 0x00204081u & 0x01010101u;

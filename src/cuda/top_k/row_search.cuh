@@ -25,6 +25,7 @@ struct staged_row {
   const unsigned char* bytes;
   int count;
   bool negated;  // the smallest are best
+  int lead;      // columns' worth of bytes between the last multiple of 16 bytes and the first column
 
   __device__ __forceinline__ float value(int column) const {
     const float value = core::widen(reinterpret_cast<const Stored*>(bytes)[column]);
@@ -70,6 +71,15 @@ struct key_border {
   std::uint32_t fill_from;
 };
 
+/// Extremes of a row's columns, for an early stop.
+struct row_facts {
+  float least = INFINITY;
+  float most = -INFINITY;
+  float kth = INFINITY;    // the least of the k best
+  float next = -INFINITY;  // the best of the others
+  float odd = 0.0f;        // NaN if any column holds NaN or an infinity
+};
+
 /// A thread's columns of a row.
 template <class Stored, int Values>
 class row_share {
@@ -78,13 +88,15 @@ class row_share {
   static constexpr unsigned kUnits = Values / 4;
   static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
 
-  __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank) : row_(row), first_(rank * Values) {
+  __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank)
+      : row_(row), first_(rank * Values - row.lead) {
     // The first units of threads that read together lie in different banks.
     constexpr unsigned kApart = sizeof(Stored) == 4 ? 32 : 64;
     const auto r = static_cast<unsigned>(rank);
     turn_ = (Values >= kApart ? r : r * Values / kApart) % kUnits;
   }
 
+  /// May be negative: the columns that are not there, before or behind the row, are never marked.
   __device__ __forceinline__ int first_column() const { return first_; }
 
   /// Mean and deviation, from a sample; columns that are not there count as 0.
@@ -161,17 +173,35 @@ class row_share {
       most = fmaxf(most, marked ? value : -INFINITY);
     });
   }
-  /// Whether any of the columns holds a NaN or an infinity.
-  __device__ __forceinline__ bool odd() const {
-    bits found = 0;
-    visit([&](unsigned v, float value) { found |= isfinite(value) ? bits{0} : bits{1} << v; });
-    return (found & present()) != 0;
+  /// What an early stop needs to know of a thread's columns, of which `sure` are among the k best.
+  __device__ __forceinline__ row_facts facts(bits sure) const {
+    row_facts all;
+    const bits there = present();
+    visit([&](unsigned v, float value) {
+      const bool is_sure = sure >> v & 1;
+      if (!whole() && !(there >> v & 1)) return;
+      all.least = fminf(all.least, value);
+      all.most = fmaxf(all.most, value);
+      all.kth = fminf(all.kth, is_sure ? value : INFINITY);
+      all.next = fmaxf(all.next, is_sure ? -INFINITY : value);
+      all.odd = __fmaf_rn(value, 0.0f, all.odd);
+    });
+    return all;
+  }
+  /// Those >= from are sure, those in [fill_from, from) fill up. @pre all columns hold finite numbers.
+  __device__ __forceinline__ row_marks<bits> marks_between(float fill_from, float from) const {
+    row_marks<bits> marks;
+    visit([&](unsigned v, float value) {
+      if (value >= from) marks.sure |= bits{1} << v;
+      if (value >= fill_from) marks.fill |= bits{1} << v;
+    });
+    const bits there = present();
+    return {marks.sure & there, marks.fill & ~marks.sure & there};
   }
   /// The columns that are there.
   __device__ __forceinline__ bits present() const {
-    const int there = min(max(row_.count - first_, 0), Values);
-    const bits ascending = there == Values ? kEvery : (bits{1} << there) - 1;
-    return turned(ascending, (kUnits - turn_) % kUnits);
+    const auto below = [](int column) { return column >= Values ? kEvery : (bits{1} << max(column, 0)) - 1; };
+    return turned(below(row_.count - first_) & ~below(-first_), turn_ == 0 ? 0 : kUnits - turn_);
   }
   /// Bit i then stands for column first_column() + i.
   __device__ __forceinline__ bits ascending(bits marks) const { return turned(marks, turn_); }
@@ -187,14 +217,20 @@ class row_share {
       return (marks << (4 * units) | marks >> (Values - 4 * units)) & kEvery;
     }
   }
-  __device__ __forceinline__ bool whole() const { return first_ + Values <= row_.count; }
+  __device__ __forceinline__ bool whole() const { return first_ >= 0 && first_ + Values <= row_.count; }
   __device__ __forceinline__ bool has(unsigned v) const {
-    return first_ + static_cast<int>((v / 4 + turn_) % kUnits * 4 + v % 4) < row_.count;
+    const unsigned column = static_cast<unsigned>(first_) + unit_at(v / 4) * 4 + v % 4;
+    return column < static_cast<unsigned>(row_.count);
   }
   __device__ __forceinline__ float4 unit(unsigned i) const {
-    constexpr unsigned kUnitBytes = 4 * sizeof(Stored);
-    const unsigned within = (i + turn_) * kUnitBytes & (kUnits * kUnitBytes - 1);
-    return four_values<Stored>(row_.bytes + first_ * static_cast<int>(sizeof(Stored)) + within);
+    constexpr int kSize = static_cast<int>(sizeof(Stored));
+    return four_values<Stored>(row_.bytes + first_ * kSize + static_cast<int>(unit_at(i)) * (4 * kSize));
+  }
+  /// Which of a thread's units, in the order of columns, it reads as its i-th.
+  __device__ __forceinline__ unsigned unit_at(unsigned i) const {
+    const unsigned at = i + turn_;
+    if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
+    return at < kUnits ? at : at - kUnits;
   }
   template <class F>
   __device__ __forceinline__ void visit(F f) const {
@@ -229,10 +265,6 @@ __device__ __noinline__ float2 range_of_marked(staged_row<Stored> row, int rank,
   float2 range;
   row_share<Stored, Values>(row, rank).range_of(marks, range.x, range.y);
   return range;
-}
-template <class Stored, int Values>
-__device__ __noinline__ bool holds_odd(staged_row<Stored> row, int rank) {
-  return row_share<Stored, Values>(row, rank).odd();
 }
 
 /// The first `quota` of the marked columns; marks are ascending.
@@ -395,9 +427,9 @@ struct row_shape {
   float deviation = 1.0f;
 };
 
-/// Marks the k best of a row, if fp16 numbers settle it. All that run in step call it.
+/// Marks the k best of a row, if fp16 numbers settle it. All that run in step call it. Plain: no early stop is asked.
 /// @param settled whether the marks are right; a row of no more than k columns always is.
-template <int Values, class Stored, class Group>
+template <int Values, bool Plain, class Stored, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_halves(
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
     row_shape& shape, bool& settled) {
@@ -438,23 +470,19 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
     const bool equal = -group.largest(-range.x) == tie;
     if (border.tied) settled = equal;
   }
+  if constexpr (Plain) return marks;
   if (!plan.stop.asked()) return marks;
 
-  const int rank = group.rank();
-  const bool odd = group.largest(holds_odd<Stored, Values>(row, rank) ? 1u : 0u) != 0;
-  float2 range = range_of_marked<Stored, Values>(row, rank, share.present());
-  float lower = -group.largest(-range.x);
-  float upper = group.largest(range.y);
-  range = range_of_marked<Stored, Values>(row, rank, marks.sure);
-  float kth = -group.largest(-range.x);
-  range = range_of_marked<Stored, Values>(row, rank, share.present() & ~marks.sure);
-  float next = group.largest(range.y);
+  const row_facts mine = share.facts(marks.sure);
+  float lower = -group.largest(-mine.least);
+  float upper = group.largest(mine.most);
+  float kth = -group.largest(-mine.kth);
+  float next = plan.stop.by_count ? 0.0f : group.largest(mine.next);
   if (border.tied) kth = next = tie;
+  const bool odd = !isfinite(group.sum(mine.odd));
   const bool exact = takes_all || !settled || odd || bisect(plan.stop, kth, next, lower, upper);
   if (group.all(exact)) return marks;
-  const std::uint32_t lower_key = core::ascending_key(lower);
-  const auto stopped =
-      marks_by_key<Stored, Values>(row, rank, {plan.stop.by_count ? lower_key : core::ascending_key(upper), lower_key});
+  const auto stopped = share.marks_between(lower, plan.stop.by_count ? lower : upper);
   if (!exact) marks = stopped;
   return marks;
 }

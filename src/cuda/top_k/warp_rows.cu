@@ -36,7 +36,8 @@ struct warp_args {
   std::int32_t staged_bytes;  // of a row's entries
 };
 
-template <class Stored, int Values, int Lanes>
+/// Plain: whole rows, exact, by ascending column, no mask; what else there is costs instructions that count here.
+template <class Stored, int Values, int Lanes, bool Plain>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
   const core::top_k_request& request = args.request;
@@ -56,7 +57,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
       args.stage.fetch(first, static_cast<int>(min(rows - first, std::int64_t{kGroups})),
                        memory + stage * args.stage_bytes, barriers + stage);
   };
-  if (args.stage.bulk) {
+  const bool fetches = Plain || args.stage.mode != stage_mode::by_threads;
+  output_plan output = args.output;
+  if constexpr (Plain) {
+    output.sort_size = 0;
+    output.out.mask = nullptr;
+  }
+  if (fetches) {
     if (lane == 0) {
       for (int s = 0; s < kStages; s++) barrier_init(barriers + s, 1);
       barrier_init_fence();
@@ -71,24 +78,30 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
     unsigned char* rows_bytes = memory + stage * args.stage_bytes;
     const bool there = first + group_index < rows;
     const std::int64_t index = there ? first + group_index : -1;
-    const row_span span = there ? span_of(request, index) : row_span{0, 0};
-    if (args.stage.bulk) {
-      barrier_wait(barriers + stage, turn / kStages & 1);
-    } else {
+    row_span span{0, there ? request.matrix.cols : 0};
+    if (!Plain && there) span = span_of(request, index);
+    if (fetches) barrier_wait(barriers + stage, turn / kStages & 1);
+    if (args.stage.mode != stage_mode::packed) {
+      bool copied = false;
       for (int g = 0; g < kGroups; g++) {
-        if (first + g < rows) args.stage.copy(request, first + g, rows_bytes + g * args.stage.pitch_bytes, lane, kWarp);
+        if (first + g < rows)
+          copied |= args.stage.copy(request, first + g, rows_bytes + g * args.stage.pitch_bytes, lane, kWarp);
       }
-      __syncwarp();
+      if (copied) __syncwarp();
     }
-    const staged_row<Stored> row{rows_bytes + group_index * args.stage.pitch_bytes, static_cast<int>(span.count),
-                                 request.options.order == order::smallest};
+    const int lead_bytes = args.stage.lead_bytes(first + group_index);
+    const staged_row<Stored> row{rows_bytes + group_index * args.stage.pitch_bytes + lead_bytes,
+                                 static_cast<int>(span.count), request.options.order == order::smallest,
+                                 lead_bytes / static_cast<int>(sizeof(Stored))};
     const row_share<Stored, Values> share(row, group.rank());
     bool settled = false;
-    auto marks = search_halves<Values>(group, args.search, row, share, shape, settled);
+    auto marks = search_halves<Values, Plain>(group, args.search, row, share, shape, settled);
     while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
       const int leader = __ffs(static_cast<int>(open)) - 1;
-      const staged_row<Stored> other{rows_bytes + leader / Lanes * args.stage.pitch_bytes,
-                                     __shfl_sync(kFullWarp, row.count, leader), row.negated};
+      staged_row<Stored> other = row;
+      other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
+                     static_cast<int>(row.bytes - rows_bytes);
+      other.count = __shfl_sync(kFullWarp, row.count, leader);
       const key_border border =
           find_border_by_keys(lane_group<kWarp>(), other, args.search.k, args.search.deviations, args.search.stop);
       if (group_index == leader / Lanes) {
@@ -99,13 +112,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
     marks = {share.ascending(marks.sure), share.ascending(marks.fill)};
     int place = 0;
     const auto chosen = choose(group, marks, min(args.search.k, row.count), place);
-    write_row(group, args.output, row, share, chosen, place, index, span.begin, staged);
+    write_row(group, output, row, share, chosen, place, index, span.begin, staged);
     __syncwarp();
-    if (args.stage.bulk && lane == 0) fetch(first + kStages * step, stage);
+    if (fetches && lane == 0) fetch(first + kStages * step, stage);
   }
 }
 
-template <class Stored, int Values, int Lanes>
+template <class Stored, int Values, int Lanes, bool Plain>
 void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
   constexpr int kGroups = kWarp / Lanes;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
@@ -117,17 +130,28 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
                          .threads = kThreads,
                          .shared_bytes = kBarrierBytes + std::int64_t{kWarps} * (kStages * args.stage_bytes +
                                                                                  kGroups * args.staged_bytes)};
-  launch(warp_rows_kernel<Stored, Values, Lanes>, how, stream, args, "launching the row-wise top k");
+  launch(warp_rows_kernel<Stored, Values, Lanes, Plain>, how, stream, args, "launching the row-wise top k");
+}
+
+template <class Stored, bool Plain>
+void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
+  const std::int64_t columns = args.stage.columns_held();
+  if (columns <= 64) return launch_shape_of<Stored, 8, 8, Plain>(stream, args, multiprocessors);
+  if (columns <= 128) return launch_shape_of<Stored, 16, 8, Plain>(stream, args, multiprocessors);
+  if (columns <= 256) return launch_shape_of<Stored, 32, 8, Plain>(stream, args, multiprocessors);
+  if (columns <= 512) return launch_shape_of<Stored, 32, 16, Plain>(stream, args, multiprocessors);
+  if constexpr (Plain) {
+    if (columns <= 768) return launch_shape_of<Stored, 24, 32, Plain>(stream, args, multiprocessors);
+  }
+  launch_shape_of<Stored, 32, 32, Plain>(stream, args, multiprocessors);
 }
 
 template <class Stored>
 void launch_type(cudaStream_t stream, warp_args& args, int multiprocessors) {
-  const std::int64_t cols = args.request.matrix.cols;
-  if (cols <= 64) return launch_shape_of<Stored, 8, 8>(stream, args, multiprocessors);
-  if (cols <= 128) return launch_shape_of<Stored, 16, 8>(stream, args, multiprocessors);
-  if (cols <= 256) return launch_shape_of<Stored, 32, 8>(stream, args, multiprocessors);
-  if (cols <= 512) return launch_shape_of<Stored, 32, 16>(stream, args, multiprocessors);
-  launch_shape_of<Stored, 32, 32>(stream, args, multiprocessors);
+  const bool plain = args.stage.mode != stage_mode::by_threads && args.output.sort_size == 0 && !args.output.out.mask &&
+                     !args.search.stop.asked();
+  if (plain) return launch_columns<Stored, true>(stream, args, multiprocessors);
+  launch_columns<Stored, false>(stream, args, multiprocessors);
 }
 
 }  // namespace
@@ -142,7 +166,7 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   args.request = request;
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
-  args.stage = row_stage_of(request);
+  args.stage = row_stage_of(request, kWarpRowsMaxCols);
   switch (request.matrix.type) {
     case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
     case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);
