@@ -131,6 +131,10 @@ struct top_k_shape {
   std::int64_t k = 1;
   value_type type = value_type::f32;
   bool early_stop = false;  ///< eps or max_iter
+  bool sorted = false;
+  bool mask = false;  ///< instead of values and indices
+  index_type indices_as = index_type::i64;
+  std::int64_t col_stride = 1;
 };
 
 /// For people: the algorithm for this shape on this device, why, and the bytes it moves.

@@ -137,6 +137,7 @@ std::string explain(device where, const top_k_shape& shape) {
   if (shape.k < 1 || shape.k > shape.cols) {
     core::throw_invalid("shape.k", shape.k, fmt::format("1 to cols, which is {}", shape.cols));
   }
+  if (shape.col_stride < 1) core::throw_invalid("shape.col_stride", shape.col_stride, "1 or more");
   return core::explain_top_k(where.kind(), where.description(), shape);
 }
 

@@ -45,6 +45,19 @@ struct top_k_request {
   top_k_output out;
 };
 
+/// What decides the plan of a request.
+constexpr top_k_shape shape_of(const top_k_request& request) {
+  return {.rows = request.matrix.rows,
+          .cols = request.matrix.cols,
+          .k = request.options.k,
+          .type = request.matrix.type,
+          .early_stop = request.options.eps || request.options.max_iter,
+          .sorted = request.options.sorted,
+          .mask = request.out.mask != nullptr,
+          .indices_as = request.out.indices_as,
+          .col_stride = request.matrix.col_stride};
+}
+
 /// A backend's scratch memory for one search at a time.
 class scratch {
  public:

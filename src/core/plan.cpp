@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -76,9 +77,9 @@ const flat_rule& rule_for(device_kind kind, const search_shape& shape) {
   return rules.back();
 }
 
-/// The algorithm that an environment variable asks for; an empty value counts as unset.
-template <class Named, std::size_t Count>
-auto forced_by(const char* variable, const Named (&table)[Count]) -> std::optional<decltype(table[0].algorithm)> {
+/// The algorithm of a table that an environment variable asks for; an empty value counts as unset.
+template <class Named>
+auto forced_by(const char* variable, std::span<const Named> table) -> std::optional<decltype(Named::algorithm)> {
   const char* wanted = std::getenv(variable);
   if (!wanted || !*wanted) return std::nullopt;
   for (const auto& [name, algorithm] : table) {
@@ -89,7 +90,9 @@ auto forced_by(const char* variable, const Named (&table)[Count]) -> std::option
   throw_invalid(variable, wanted, known);
 }
 
-std::optional<flat_algorithm> forced_flat_algorithm() { return forced_by(kForceFlatSearch, kFlatAlgorithms); }
+std::optional<flat_algorithm> forced_flat_algorithm() {
+  return forced_by(kForceFlatSearch, std::span<const flat_algorithm_name>(kFlatAlgorithms));
+}
 
 // Row-wise top k.
 
@@ -97,10 +100,19 @@ struct top_k_algorithm_name {
   std::string_view name;
   top_k_algorithm algorithm;
 };
-constexpr top_k_algorithm_name kTopKAlgorithms[] = {{"whole_rows", top_k_algorithm::whole_rows},
-                                                    {"split_rows", top_k_algorithm::split_rows}};
+constexpr top_k_algorithm_name kCpuTopKAlgorithms[] = {{"whole_rows", top_k_algorithm::whole_rows},
+                                                       {"split_rows", top_k_algorithm::split_rows}};
+constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {{"warp_rows", top_k_algorithm::warp_rows},
+                                                        {"block_rows", top_k_algorithm::block_rows},
+                                                        {"stream_rows", top_k_algorithm::stream_rows},
+                                                        {"radix_rows", top_k_algorithm::radix_rows}};
 
-struct top_k_rule {
+std::optional<top_k_algorithm> forced_top_k_algorithm(device_kind kind) {
+  using names = std::span<const top_k_algorithm_name>;
+  return forced_by(kForceTopK, kind == device_kind::cpu ? names(kCpuTopKAlgorithms) : names(kCudaTopKAlgorithms));
+}
+
+struct cpu_top_k_rule {
   std::int64_t max_rows = kAny;
   std::int64_t min_cols = 0;
   std::int64_t min_cols_per_k = 0;
@@ -115,7 +127,7 @@ struct top_k_rule {
 };
 
 // A part of a row keeps its own k best, so a part much longer than k is what makes splitting pay.
-constexpr top_k_rule kTopKRules[] = {
+constexpr cpu_top_k_rule kCpuTopKRules[] = {
     {.max_rows = 8,
      .min_cols = 1 << 17,
      .min_cols_per_k = 64,
@@ -126,11 +138,126 @@ constexpr top_k_rule kTopKRules[] = {
      .reason = "a row fits a worker: it is read once, and the threshold search touches its keys only"},
 };
 
-const top_k_rule& top_k_rule_for(const top_k_shape& shape) {
-  for (const top_k_rule& rule : kTopKRules) {
+// What block_rows holds in shared memory: 227 KB are a block's, of which 1 KB is for more than the row and its entries.
+constexpr std::int64_t kBlockRowsBytes = 226 * 1024;
+constexpr std::int64_t kBlockRowsMinCols = 2048;    // its smallest kernel has room for so many
+constexpr std::int64_t kBlockRowsMaxCols = 32'768;  // its largest
+
+constexpr std::int64_t power_of_two_from(std::int64_t least) {
+  std::int64_t power = 1;
+  while (power < least) power *= 2;
+  return power;
+}
+
+/// Shared memory of a row, and of its entries on their way out: columns, or keys to sort. A row may bring what stands
+/// before it in its first 16 bytes.
+constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
+  const std::int64_t value_bytes = size_bytes(shape.type);
+  const std::int64_t brought = 16 / value_bytes - 1;
+  const std::int64_t held = std::clamp(power_of_two_from(shape.cols + brought), kBlockRowsMinCols, kBlockRowsMaxCols);
+  const std::int64_t entries = shape.mask ? 0 : shape.sorted ? 8 * power_of_two_from(shape.k) : 4 * shape.k;
+  return held * value_bytes + entries;
+}
+
+// The first that can take a shape is its algorithm.
+struct cuda_top_k_rule {
+  std::int64_t min_cols = 0;
+  std::int64_t max_cols = kAny;
+  std::int64_t max_rows = kAny;
+  std::int64_t max_k = kAny;
+  std::int64_t max_block_rows_bytes = kAny;
+  bool only_exact_lists = false;  // no mask, no early stop
+  bool only_neighbours = true;    // of 16 or 32 bits, one behind the other: no fp64, no stride of columns
+  top_k_algorithm algorithm;
+  std::string_view reason;
+
+  constexpr bool holds(const top_k_shape& shape) const {
+    return shape.cols >= min_cols && shape.cols <= max_cols && shape.rows <= max_rows && shape.k <= max_k &&
+           (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
+           (!only_neighbours || (shape.col_stride == 1 && shape.type != value_type::f64)) &&
+           (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes);
+  }
+};
+
+constexpr cuda_top_k_rule kCudaTopKRules[] = {
+    {.max_cols = 1024,
+     .algorithm = top_k_algorithm::warp_rows,
+     .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
+    {.max_cols = kBlockRowsMaxCols,
+     .max_block_rows_bytes = kBlockRowsBytes,
+     .algorithm = top_k_algorithm::block_rows,
+     .reason = "a row and its entries fit the shared memory of a block: it is read once, while other blocks search"},
+    {.min_cols = 1025,                                      // shorter rows fit a warp
+     .max_cols = (std::int64_t{1} << 32) - 2,               // a column is half of a key
+     .max_rows = std::numeric_limits<std::int32_t>::max(),  // a block or more for each
+     .max_k = 2048,                                         // lists of it let two blocks share a multiprocessor
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::stream_rows,
+     .reason = "long rows, k within 2048: blocks stream a row once past a cut that its k best surely reach"},
+    {.only_neighbours = false,
+     .algorithm = top_k_algorithm::radix_rows,
+     .reason = "no other kernel takes fp64, columns that lie apart, outputs beyond a block's memory, or of long rows a "
+               "mask, an early stop or k above 2048"},
+};
+
+constexpr top_k_shape kHardestShape = {
+    .rows = kAny, .cols = kAny, .k = 1, .type = value_type::f64, .early_stop = true, .mask = true, .col_stride = 2};
+static_assert(std::end(kCpuTopKRules)[-1].holds(kHardestShape) && std::end(kCudaTopKRules)[-1].holds(kHardestShape));
+
+const cuda_top_k_rule* cuda_rule_of(top_k_algorithm algorithm) {
+  for (const cuda_top_k_rule& rule : kCudaTopKRules) {
+    if (rule.algorithm == algorithm) return &rule;
+  }
+  return nullptr;
+}
+
+template <class Rule, std::size_t Count>
+const Rule& first_that_holds(const Rule (&rules)[Count], const top_k_shape& shape) {
+  for (const Rule& rule : rules) {
     if (rule.holds(shape)) return rule;
   }
-  return std::end(kTopKRules)[-1];
+  return rules[Count - 1];  // holds for every shape
+}
+
+/// An algorithm and its reason, without allocating.
+struct top_k_choice {
+  top_k_algorithm algorithm;
+  std::string_view reason;
+};
+
+top_k_choice top_k_by_rules(device_kind kind, const top_k_shape& shape) {
+  if (kind == device_kind::cpu) {
+    const cpu_top_k_rule& rule = first_that_holds(kCpuTopKRules, shape);
+    return {rule.algorithm, rule.reason};
+  }
+  const cuda_top_k_rule& rule = first_that_holds(kCudaTopKRules, shape);
+  return {rule.algorithm, rule.reason};
+}
+
+/// Whether an algorithm that was forced can take the shape. The CPU's take all.
+bool takes(device_kind kind, top_k_algorithm algorithm, const top_k_shape& shape) {
+  if (kind == device_kind::cpu) return true;
+  const cuda_top_k_rule* rule = cuda_rule_of(algorithm);
+  return rule && rule->holds(shape);
+}
+
+/// How often radix_rows reads a row at most: once for each 11 bits of a key, once to write, and twice for an early
+/// stop.
+std::int64_t radix_passes(const top_k_shape& shape) {
+  constexpr std::int64_t kDigitBits = 11;
+  const std::int64_t bits = 8 * size_bytes(shape.type);
+  return (bits + kDigitBits - 1) / kDigitBits + 1 + (shape.early_stop ? 2 : 0);
+}
+
+/// What an early stop is worth on a GPU, as a line of `explain`.
+std::string_view worth_of_early_stop(top_k_algorithm algorithm) {
+  switch (algorithm) {
+    case top_k_algorithm::warp_rows:
+    case top_k_algorithm::block_rows:
+      return "early stop: gains nothing: an exact search moves the same bytes, and its search hides behind their "
+             "time\n";
+    default: return "early stop: gains nothing: it follows the bisection from the exact border, two passes more\n";
+  }
 }
 
 // When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a search from
@@ -212,42 +339,61 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
 }
 
 std::string_view to_string(top_k_algorithm algorithm) {
-  for (const auto& entry : kTopKAlgorithms) {
-    if (entry.algorithm == algorithm) return entry.name;
+  for (const auto names : {std::span<const top_k_algorithm_name>(kCpuTopKAlgorithms),
+                           std::span<const top_k_algorithm_name>(kCudaTopKAlgorithms)}) {
+    for (const auto& entry : names) {
+      if (entry.algorithm == algorithm) return entry.name;
+    }
   }
   return "unknown";
 }
 
-top_k_plan plan_top_k(device_kind, const top_k_shape& shape) {
-  if (const auto forced = forced_by(kForceTopK, kTopKAlgorithms)) {
+top_k_plan plan_top_k(device_kind kind, const top_k_shape& shape) {
+  const auto forced = forced_top_k_algorithm(kind);
+  if (forced && takes(kind, *forced, shape)) {
     return {*forced, fmt::format("forced by {}={}", kForceTopK, to_string(*forced))};
   }
-  const top_k_rule& rule = top_k_rule_for(shape);
-  return {rule.algorithm, std::string(rule.reason)};
+  const auto [algorithm, reason] = top_k_by_rules(kind, shape);
+  if (!forced) return {algorithm, std::string(reason)};
+  return {algorithm, fmt::format("{} ({}={} cannot take the shape)", reason, kForceTopK, to_string(*forced))};
 }
 
-top_k_algorithm choose_top_k_algorithm(device_kind, const top_k_shape& shape) {
-  if (const auto forced = forced_by(kForceTopK, kTopKAlgorithms)) return *forced;
-  return top_k_rule_for(shape).algorithm;
+top_k_algorithm choose_top_k_algorithm(device_kind kind, const top_k_shape& shape) {
+  const auto forced = forced_top_k_algorithm(kind);
+  if (forced && takes(kind, *forced, shape)) return *forced;
+  return top_k_by_rules(kind, shape).algorithm;
 }
 
 std::string explain_top_k(device_kind kind, std::string_view device_description, const top_k_shape& shape) {
   const top_k_plan plan = plan_top_k(kind, shape);
+  // In double: a shape is any numbers, and their product need not fit.
   const double rows = static_cast<double>(shape.rows);
   const double value_bytes = static_cast<double>(size_bytes(shape.type));
+  const double index_bytes = shape.indices_as == index_type::i32 ? 4.0 : 8.0;
   const double read_bytes = rows * static_cast<double>(shape.cols) * value_bytes;
-  const double written_bytes = rows * static_cast<double>(shape.k) * (value_bytes + 8.0);
+  const double written_bytes = shape.mask ? rows * static_cast<double>(shape.cols)
+                                          : rows * static_cast<double>(shape.k) * (value_bytes + index_bytes);
+  const bool by_radix = plan.algorithm == top_k_algorithm::radix_rows;
+  const std::string passes = by_radix ? fmt::format(" up to {} times", radix_passes(shape)) : "";
+  const std::string output = shape.mask ? "a mask" : fmt::format("values and {:g}-bit indices", 8 * index_bytes);
+  const std::string order = !shape.sorted || shape.mask ? ""
+                            : by_radix                  ? ", sorted by a radix sort of all rows' entries"
+                                                        : ", sorted";
   const auto [gb_per_s, machine] = example_bandwidth(kind);
   return fmt::format(
-      "top k:      k {} of each of {} rows x {} {}{}\n"
+      "top k:      k {} of each of {} rows x {} {}{}{}{}\n"
       "device:     {}\n"
       "algorithm:  {}\n"
       "because:    {}\n"
-      "moves:      reads {:.6g} MB, writes {:.6g} MB of values and 64-bit indices\n"
-      "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n",
-      shape.k, shape.rows, shape.cols, to_string(shape.type), shape.early_stop ? ", stopped early" : "",
-      device_description, to_string(plan.algorithm), plan.reason, read_bytes / 1e6, written_bytes / 1e6, gb_per_s,
-      machine, (read_bytes + written_bytes) / (gb_per_s * 1e6));
+      "moves:      reads {:.6g} MB{}, writes {:.6g} MB of {}\n"
+      "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n"
+      "{}",
+      shape.k, shape.rows, shape.cols, to_string(shape.type),
+      shape.col_stride == 1 ? "" : fmt::format(", columns {} apart", shape.col_stride), order,
+      shape.early_stop ? ", stopped early" : "", device_description, to_string(plan.algorithm), plan.reason,
+      read_bytes / 1e6, passes, written_bytes / 1e6, output, gb_per_s, machine,
+      (read_bytes + written_bytes) / (gb_per_s * 1e6),
+      kind == device_kind::cuda && shape.early_stop ? worth_of_early_stop(plan.algorithm) : "");
 }
 
 }  // namespace shortlist::core

@@ -35,10 +35,14 @@ bool cpu_wins(const search_shape& shape) noexcept;
 /// For people: the plan, the bytes that the search reads, and the limit that follows.
 std::string explain_flat_search(device_kind kind, std::string_view device_description, const search_shape& shape);
 
-/// How a row-wise top k divides its work.
+/// How a row-wise top k works; each backend has its own.
 enum class top_k_algorithm : std::uint8_t {
-  whole_rows,  ///< each row by one worker, which holds it as keys and searches the threshold
-  split_rows,  ///< a row over all workers: the best of every part, then the best of those
+  whole_rows,   ///< CPU: each row by one worker, which holds it as keys and searches the threshold
+  split_rows,   ///< CPU: a row over all workers: the best of every part, then the best of those
+  warp_rows,    ///< CUDA: a row in the registers of a warp's lanes
+  block_rows,   ///< CUDA: a row in the shared memory of a block
+  stream_rows,  ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
+  radix_rows,   ///< CUDA: the border's key, digit by digit; serves everything
 };
 
 std::string_view to_string(top_k_algorithm algorithm);
@@ -48,8 +52,8 @@ struct top_k_plan {
   std::string reason;  ///< one sentence: the rule that held, or the environment variable that forced it
 };
 
-/// The plan of a row-wise top k. SHORTLIST_FORCE_TOP_K overrides it by name.
-/// @throws invalid_argument if that variable names no algorithm; the message lists the known ones.
+/// The plan of a row-wise top k. SHORTLIST_FORCE_TOP_K overrides it by name, where the algorithm can take the shape.
+/// @throws invalid_argument if that variable names no algorithm of this kind of device; the message lists those.
 top_k_plan plan_top_k(device_kind kind, const top_k_shape& shape);
 /// The same without the sentence, for the hot path: allocates nothing.
 top_k_algorithm choose_top_k_algorithm(device_kind kind, const top_k_shape& shape);

@@ -90,12 +90,7 @@ class backend final : public core::backend {
   }
 
   void top_k(void*, const core::top_k_request& request) override {
-    const top_k_shape shape = {.rows = request.matrix.rows,
-                               .cols = request.matrix.cols,
-                               .k = request.options.k,
-                               .type = request.matrix.type,
-                               .early_stop = request.options.eps || request.options.max_iter};
-    cpu::top_k(core::choose_top_k_algorithm(device_kind::cpu, shape), request);
+    cpu::top_k(core::choose_top_k_algorithm(device_kind::cpu, core::shape_of(request)), request);
   }
 };
 

@@ -3,9 +3,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,7 @@ namespace {
 using test::environment_value;
 
 constexpr metric kMetrics[] = {metric::inner_product, metric::cosine, metric::l2};
+constexpr const char* kForceTopK = "SHORTLIST_FORCE_TOP_K";
 constexpr const char* kForce = "SHORTLIST_FORCE_FLAT_SEARCH";
 
 /// All numbers of 20 leading bits and a few trailing patterns, ascending, -0 left out: 8 million floats with every
@@ -220,6 +223,106 @@ TEST(plan, explain_says_what_why_and_how_many_bytes) {
                            reason.c_str(), "768 MB", "384 million"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
   }
+}
+
+top_k_algorithm on_cuda(const top_k_shape& shape) { return choose_top_k_algorithm(device_kind::cuda, shape); }
+
+TEST(plan, of_rows_on_a_gpu_follows_its_table) {
+  const environment_value unset(kForceTopK, nullptr);
+  using enum top_k_algorithm;
+  EXPECT_EQ(on_cuda({.rows = 1 << 20, .cols = 256, .k = 32}), warp_rows);
+  EXPECT_EQ(on_cuda({.rows = 1, .cols = 1024, .k = 1024, .early_stop = true, .mask = true}), warp_rows);
+  EXPECT_EQ(on_cuda({.rows = 65'536, .cols = 1025, .k = 64}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'769, .k = 2048}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 1, .cols = 1'000'000'000, .k = 100, .type = value_type::bf16}), stream_rows);
+}
+
+TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
+  const environment_value unset(kForceTopK, nullptr);
+  const top_k_shape shapes[] = {
+      {.rows = 9, .cols = 256, .k = 32, .type = value_type::f64},
+      {.rows = 9, .cols = 256, .k = 32, .col_stride = 2},
+      {.rows = 9, .cols = 32'768, .k = 8193, .sorted = true},  // 128 KB of keys beside a row of 128 KB
+      {.rows = 9, .cols = 32'768, .k = 32'768},
+      {.rows = 9, .cols = 50'000, .k = 2049},
+      {.rows = 9, .cols = 50'000, .k = 100, .early_stop = true},
+      {.rows = 9, .cols = 50'000, .k = 100, .mask = true},
+      {.rows = 1, .cols = kMaxRows, .k = 1},
+      {.rows = 3'000'000'000, .cols = 50'000, .k = 1},
+  };
+  for (const top_k_shape& shape : shapes) {
+    EXPECT_EQ(on_cuda(shape), top_k_algorithm::radix_rows) << explain_top_k(device_kind::cuda, "a GPU", shape);
+  }
+}
+
+TEST(plan, of_rows_in_short_is_the_plan_in_words) {
+  const environment_value unset(kForceTopK, nullptr);
+  std::mt19937 random(6);
+  for (int i = 0; i < 2000; ++i) {
+    top_k_shape shape = {.rows = static_cast<std::int64_t>(1 + random() % 100'000),
+                         .cols = static_cast<std::int64_t>(1 + random() % (i % 2 == 0 ? 2000 : 300'000)),
+                         .type = static_cast<value_type>(random() % 4),
+                         .early_stop = random() % 4 == 0,
+                         .sorted = random() % 2 == 0,
+                         .mask = random() % 4 == 0,
+                         .col_stride = random() % 8 == 0 ? 3 : 1};
+    shape.k = static_cast<std::int64_t>(1 + random() % static_cast<std::uint64_t>(shape.cols));
+    for (const device_kind kind : {device_kind::cpu, device_kind::cuda}) {
+      EXPECT_EQ(choose_top_k_algorithm(kind, shape), plan_top_k(kind, shape).algorithm);
+    }
+  }
+}
+
+TEST(plan, of_rows_is_forced_where_the_algorithm_can_take_the_shape) {
+  const top_k_shape short_rows = {.rows = 9, .cols = 256, .k = 32};
+  const top_k_shape long_rows = {.rows = 9, .cols = 50'000, .k = 32};
+  {
+    const environment_value forced(kForceTopK, "radix_rows");
+    for (const top_k_shape& shape : {short_rows, long_rows}) {
+      EXPECT_EQ(on_cuda(shape), top_k_algorithm::radix_rows);
+      EXPECT_EQ(plan_top_k(device_kind::cuda, shape).reason, "forced by SHORTLIST_FORCE_TOP_K=radix_rows");
+    }
+  }
+  const environment_value forced(kForceTopK, "block_rows");
+  EXPECT_EQ(on_cuda(short_rows), top_k_algorithm::block_rows);
+  EXPECT_EQ(on_cuda(long_rows), top_k_algorithm::stream_rows);
+  EXPECT_NE(plan_top_k(device_kind::cuda, long_rows).reason.find("=block_rows cannot take the shape"),
+            std::string::npos);
+}
+
+TEST(plan, of_rows_refuses_the_names_of_another_kind_of_device) {
+  const std::tuple<device_kind, const char*, const char*> wrong[] = {
+      {device_kind::cpu, "radix_rows", "SHORTLIST_FORCE_TOP_K is radix_rows; allowed is whole_rows or split_rows"},
+      {device_kind::cuda, "whole_rows",
+       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or stream_rows or radix_rows"}};
+  for (const auto& [kind, name, message] : wrong) {
+    const environment_value forced(kForceTopK, name);
+    try {
+      choose_top_k_algorithm(kind, {.rows = 1, .cols = 4, .k = 1});
+      ADD_FAILURE() << name << " was accepted";
+    } catch (const invalid_argument& failure) {
+      EXPECT_STREQ(failure.what(), message);
+    }
+  }
+}
+
+TEST(plan, explains_rows_on_a_gpu) {
+  const environment_value unset(kForceTopK, nullptr);
+  const auto has = [](const top_k_shape& shape, std::initializer_list<const char*> parts) {
+    const std::string text = explain_top_k(device_kind::cuda, "a GPU", shape);
+    for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
+  };
+  has({.rows = 1 << 20, .cols = 256, .k = 32, .early_stop = true, .indices_as = index_type::i32},
+      {"k 32 of each of 1048576 rows x 256 f32, stopped early", "a GPU", "algorithm:  warp_rows", "reads 1073.74 MB,",
+       "writes 268.435 MB of values and 32-bit indices", "early stop: gains nothing: an exact search"});
+  has({.rows = 3, .cols = 100'000, .k = 3000, .sorted = true},
+      {"algorithm:  radix_rows", "reads 1.2 MB up to 4 times", "sorted by a radix sort", "64-bit indices"});
+  has({.rows = 3, .cols = 100'000, .k = 3000, .early_stop = true, .mask = true},
+      {"up to 6 times", "writes 0.3 MB of a mask", "early stop: gains nothing: it follows"});
+  EXPECT_EQ(
+      explain_top_k(device_kind::cpu, "a CPU", {.rows = 1, .cols = 8, .k = 1, .early_stop = true}).find("early stop:"),
+      std::string::npos);
 }
 
 TEST(plan, the_cpu_wins_small_searches_only) {
