@@ -22,6 +22,7 @@ struct explain_options {
 struct explain_top_k_options {
   top_k_shape shape;
   std::string type = "f32";
+  std::string indices_as = "i64";
   std::string device = "best";
 };
 
@@ -40,6 +41,7 @@ void explain_search(const explain_options& options) {
 void explain_rows(const explain_top_k_options& options) {
   top_k_shape shape = options.shape;
   shape.type = parse_value_type(options.type);
+  if (options.indices_as == "i32") shape.indices_as = index_type::i32;
   print_plan(explain(device::parse(options.device), shape));
 }
 
@@ -82,11 +84,19 @@ void add_explain_top_k(CLI::App& app, action& chosen) {
   command->add_option("-t,--type", options->type, "of the values: f32, f16, bf16 or f64")
       ->capture_default_str()
       ->type_name("TYPE");
+  command->add_flag("--sorted", options->shape.sorted, "best first, as with --sorted of `shortlist top-k`");
+  command->add_flag("--mask", options->shape.mask, "a mask, as with --mask of `shortlist top-k`");
+  command->add_option("--index-type", options->indices_as, "of the columns: i32 or i64")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"i32", "i64"}))
+      ->type_name("TYPE");
   command->add_flag("--early-stop", options->shape.early_stop, "as with --eps or --max-iter of `shortlist top-k`");
   command->add_option("-d,--device", options->device, kDeviceHelp)->capture_default_str()->type_name("DEVICE");
   command->footer(
       "SHORTLIST_FORCE_TOP_K=name overrides the plan.\n"
-      "Example:\n  shortlist explain-top-k --rows 1048576 --cols 256 -k 32");
+      "Examples:\n"
+      "  shortlist explain-top-k --rows 1048576 --cols 256 -k 32\n"
+      "  shortlist explain-top-k --rows 1 --cols 1000000000 -k 100 --sorted --device cuda");
   command->callback([options, &chosen] { chosen = [options] { explain_rows(*options); }; });
 }
 

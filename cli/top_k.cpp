@@ -31,7 +31,7 @@ struct top_k_command {
   top_k_options options;
   bool smallest = false;
   std::string indices_as = "i64";
-  std::string device = "cpu";
+  std::string device = "best";
   std::filesystem::path values;
   std::filesystem::path indices;
   std::filesystem::path mask;

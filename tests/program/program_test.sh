@@ -235,7 +235,12 @@ check 'ibin padding' same_text "$(od -An -v -td4 -j$((8 + 4 * rows)) -N8 padded.
 run 0 info found.ibin
 check 'info of ibin' grep -Eq "^type +integer ids" out
 
-# Both plans, forced, give the same bits.
+# The device is the best there is; the answer is the same on each.
+run 0 top-k base.npy -k 3 --indices best.npy
+run 0 top-k base.npy -k 3 -d cpu --indices indices.npy
+check 'the best device gives the same' cmp -s best.npy indices.npy
+
+# Both plans of the CPU, forced, give the same bits.
 for plan in scan tiles; do
   SHORTLIST_FORCE_FLAT_SEARCH=$plan run 0 search fbin.cosine queries.fbin -k $rows
   mv out $plan.out
@@ -383,7 +388,12 @@ run 0 top-k no_rows.npy -k 2 -d cpu --values values.npy
 npy '<f4' '0, 2' >expected_header
 check 'no rows' cmp -s values.npy expected_header
 
-# Both plans, forced, give the same bits.
+# The device is the best there is; the answer is the same on each.
+run 0 top-k base.npy -k 3 --indices best.npy
+run 0 top-k base.npy -k 3 -d cpu --indices indices.npy
+check 'the best device gives the same' cmp -s best.npy indices.npy
+
+# Both plans of the CPU, forced, give the same bits.
 for plan in whole_rows split_rows; do
   SHORTLIST_FORCE_TOP_K=$plan run 0 top-k base.npy -k 3 -d cpu --indices $plan.npy
 done
@@ -433,6 +443,12 @@ check 'the shape of an early stop' grep -q 'rows x 256 f16, stopped early$' out
 SHORTLIST_FORCE_TOP_K=nonsense fails 2 'nonsense.*whole_rows.*split_rows' explain-top-k --rows 9 --cols 8 -k 1 -d cpu
 SHORTLIST_FORCE_TOP_K=split_rows run 0 explain-top-k --rows 1000 --cols 8 -k 1 --device cpu
 check 'explain-top-k shows the forced plan' grep -q 'split_rows' out
+run 0 explain-top-k --rows 10 --cols 100 -k 4 --sorted --index-type i32 --device cpu
+check 'what is written in order' grep -q 'x 100 f32, sorted$' out
+check 'and its bytes' grep -q 'writes 0.00032 MB of values and 32-bit indices$' out
+run 0 explain-top-k --rows 10 --cols 100 -k 4 --mask --device cpu
+check 'the bytes of a mask' grep -q 'writes 0.001 MB of a mask$' out
+fails 2 'i16' explain-top-k --rows 10 --cols 8 -k 1 --index-type i16
 fails 2 'rows is -1' explain-top-k --rows -1 --cols 8 -k 1 --device cpu
 fails 2 'cols is 0' explain-top-k --rows 10 --cols 0 -k 1 --device cpu
 fails 2 'k is 9' explain-top-k --rows 10 --cols 8 -k 9 --device cpu
@@ -527,6 +543,12 @@ if ((have_gpu == 0)); then
   fails 1 'cuda|CUDA|GPU' top-k base.npy -k 1 --device cuda
 else
   fails 2 '99' search fbin.ip queries.fbin --device cuda:99
+  fails 2 '99' top-k base.npy -k 1 --device cuda:99
+  SHORTLIST_FORCE_TOP_K=whole_rows fails 2 'warp_rows.*radix_rows' top-k base.npy -k 1 --device cuda
+  for plan in '' radix_rows; do
+    SHORTLIST_FORCE_TOP_K=$plan run 0 top-k base.npy -k 3 --device cuda --values values.npy --indices cuda.npy
+    check "the columns of the GPU, plan '$plan'" cmp -s cuda.npy whole_rows.npy
+  done
 fi
 
 # Indexes that are no indexes, and one damaged bit.
