@@ -1,13 +1,14 @@
 // Row-wise top k of few long rows: a team of blocks a row, which stream it past a cut that the k best surely reach.
 //
-// Why it is fast: a row is read once with 16-byte loads, eight under way in a thread; what is below the cut costs a
+// Why it is fast: a row is read once by 16-byte copies into shared memory, eight under way in a thread even while it
+// appends; each lane reads what it copied itself, so that nothing waits for another. What is below the cut costs a
 // maximum and a share of a vote. The cut: of disjoint groups of columns, the k-th largest of the groups' maxima is no
 // better than the k-th best of the row, and with two groups or more for each of the k it is hardly worse than the k-th
 // best of what the groups cover.
-// Steps: every warp loads the first chunk of its slice -> maxima of groups -> the team meets, every block finds the cut
-// -> slices are streamed, what reaches the cut goes to the block's list; a full list is cut down to its k best, which
-// raises the cut -> where much may have been kept, the team agrees on a cut of the lists -> lists to the team's, and
-// the last block to hand over chooses, orders and writes.
+// Steps: every warp loads the first chunks of its slice -> maxima of groups -> the team meets, every block finds the
+// cut -> slices are streamed, what reaches the cut goes to the block's list, and is counted in bins: where k columns
+// reach a bin, it is the cut; a full list is cut down to its k best -> where much may have been kept, the team agrees
+// on a cut of the lists -> lists to the team's, and the last block to hand over chooses, orders and writes.
 // A team of one block does the same without meetings. Keys are distinct, value above and column below, so that ties
 // need no care anywhere.
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
@@ -15,8 +16,12 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "core/order.hpp"
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/element.cuh"
@@ -31,24 +36,29 @@ namespace {
 
 constexpr int kThreads = 384;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocks = 2;   // a multiprocessor holds: 80 registers a thread, which eight loads and their slice need
-constexpr int kVectors = 8;  // loads under way in a thread: 96 KB a multiprocessor, where about 40 KB hide the latency
+constexpr int kBlocks = 2;   // a multiprocessor holds
+constexpr int kVectors = 4;  // of a chunk, in a lane
+constexpr int kStages = 2;   // chunks under way in a warp: 96 KB a multiprocessor, where about 40 KB hide the latency
+constexpr int kSampled = kStages * kVectors;        // vectors of a thread whose maxima make the first cut
 constexpr std::uint32_t kChunk = kVectors * kWarp;  // vectors that a warp loads at a time
-constexpr std::uint32_t kLineVectors = 8;           // 128 bytes: slices begin where lines do, if the row does
-constexpr std::uint32_t kMostEven = 8;              // slices of more chunks take them whole, others divide evenly
-constexpr std::uint32_t kGroupsPerK = 2;            // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
-constexpr std::int64_t kLeastPiece = 8192;          // columns worth a block: five or six vectors a thread, of fp32
-constexpr std::uint32_t kListRoom = 4096;           // places above k in a list: at least what one warp may append
-constexpr std::int64_t kMostK = 2048;               // lists of it let two blocks share a multiprocessor
-constexpr std::int64_t kLeastColumns = 1025;        // shorter rows fit in a warp
+constexpr std::uint32_t kNoChunk = ~0u;
+constexpr std::uint32_t kLineVectors = 8;     // 128 bytes: slices begin where lines do, if the row does
+constexpr std::uint32_t kMostEven = 8;        // slices of more chunks take them whole, others divide evenly
+constexpr std::uint32_t kGroupsPerK = 2;      // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
+constexpr std::int64_t kLeastPiece = 8192;    // columns worth a block: five or six vectors a thread, of fp32
+constexpr std::uint32_t kListRoom = 4096;     // places above k in a list: at least a chunk's columns
+constexpr std::int64_t kMostK = 2048;         // lists of it let two blocks share a multiprocessor
+constexpr std::int64_t kLeastColumns = 1025;  // shorter rows fit in a warp
 constexpr std::int64_t kMostColumns = (std::int64_t{1} << 32) - 2;  // a column is half of a key
 constexpr std::uint32_t kCounted = 256;  // keys are ranked by all pairs up to here, and by passes above
+constexpr int kLevels = kWarp;           // bins of what is appended: a warp sums them up at once
+constexpr std::uint32_t kLeastTold = 5;  // the bins are looked at every 2^5 keys, or about every k
 constexpr int kBins = 2048;
 constexpr int kBinsPerThread = (kBins + kThreads - 1) / kThreads;
 constexpr int kHeld = 4;                            // keys of a thread between two barriers of keep_from
 constexpr std::uint64_t kEverything = 1;            // a cut that every column reaches
 constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
-static_assert(kListRoom >= kWarp * 16 / 2, "a vector of each lane must fit above k");
+static_assert(kListRoom >= kChunk * 16 / 2, "a chunk must fit above k");
 static_assert(kCounted <= kThreads, "all pairs: a thread or several a key");
 
 /// What a team shares in global memory; its two sets of maxima and its list follow.
@@ -71,14 +81,24 @@ struct stream_args {
   __host__ __device__ std::uint32_t team_groups() const { return team * groups; }
 };
 
-struct stream_scratch {
+/// What the blocks' warps share while they stream.
+struct stream_state {
+  unsigned long long cut;         // only rises
+  std::uint32_t count;            // keys in the list; more than its capacity after an append that did not fit
+  std::uint32_t base;             // of the bins: the key of the cut when they were empty
+  std::uint32_t shift;            // log2 of a bin's width
+  std::uint32_t levels[kLevels];  // keys appended since then, by value; the last bin has all that are better, too
+};
+
+struct alignas(16) stream_scratch {
   select_scratch<kThreads> select;
   union {
     std::uint32_t bins[kBins];
     std::uint64_t maxima[kThreads];
   };
-  std::uint64_t cut;
-  std::uint32_t count;  // keys in the list; more than its capacity after an append that did not fit
+  stream_state state;
+  std::uint64_t result;
+  std::uint32_t largest;  // high word of the best key that cut_of saw; thread 0's
   std::uint32_t last;
 };
 
@@ -88,12 +108,20 @@ struct block_list {
   std::uint32_t capacity;
   stream_scratch* scratch;
 
-  __device__ __forceinline__ std::uint32_t count() const { return min(scratch->count, capacity); }
-  /// The same answer in all lanes, which other warps' appends would part.
+  __device__ __forceinline__ std::uint32_t count() const { return min(scratch->state.count, capacity); }
+  /// While other warps may append.
   __device__ __forceinline__ bool overflowed() const {
-    return __any_sync(kFullWarp, *static_cast<volatile std::uint32_t*>(&scratch->count) > capacity);
+    return *static_cast<volatile std::uint32_t*>(&scratch->state.count) > capacity;
+  }
+  __device__ __forceinline__ std::uint64_t cut() const {
+    return *static_cast<volatile unsigned long long*>(&scratch->state.cut);
   }
 };
+
+/// Copies under way: every thread's own vectors, read by itself alone.
+constexpr std::uint32_t kVectorPitch = kThreads * 16;  // bytes from a thread's vector to its next
+constexpr std::uint32_t kStagePitch = kVectors * kVectorPitch;
+constexpr std::int64_t kRingBytes = std::int64_t{kStages} * kStagePitch;
 
 /// One warp's part of a row, in vectors of 16 bytes counted from the row's first whole one.
 template <class Stored>
@@ -162,20 +190,57 @@ __device__ __forceinline__ std::uint32_t sign_flip(const core::top_k_request& re
   return sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
 }
 
-/// Lane l holds the chunk's vectors l, l + 32, ..: those past the chunk's end are copies of its last.
+/// The chunks of a slice, out of order, so that no order of the data makes each chunk better than those before.
 template <class Stored>
-__device__ __forceinline__ void load_chunk(const row_slice<Stored>& slice, std::uint32_t first, std::uint32_t flip,
-                                           uint4 (&raw)[kVectors]) {
-  const std::uint32_t mine = first + threadIdx.x % kWarp;
-  const std::uint32_t end = slice.chunk_end(first);
-  if (end - first == kChunk) {
-    const uint4* from = slice.vectors + mine;
-#pragma unroll
-    for (int v = 0; v < kVectors; v++) raw[v] = load_streaming(from + v * kWarp);
-  } else {
-#pragma unroll
-    for (int v = 0; v < kVectors; v++) raw[v] = load_streaming(slice.vectors + min(mine + v * kWarp, end - 1));
+struct chunk_walk {
+  std::uint32_t turns;  // a power of two; those that stand for no chunk are passed over
+  std::uint32_t step;
+  std::uint32_t turn = 0;
+  std::uint32_t chunk = 0;
+
+  /// @returns the next chunk's first vector, or kNoChunk.
+  __device__ __forceinline__ std::uint32_t next(const row_slice<Stored>& slice) {
+    while (turn < turns) {
+      const std::uint32_t here = chunk;
+      turn++;
+      chunk = (chunk + step) & (turns - 1);
+      if (here < slice.chunks) return slice.begin + here * slice.chunk;
+    }
+    return kNoChunk;
   }
+};
+
+template <class Stored>
+__device__ __forceinline__ chunk_walk<Stored> walk_of(const row_slice<Stored>& slice) {
+  const std::uint32_t turns = slice.chunks == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(slice.chunks - 1)));
+  return {turns, static_cast<std::uint32_t>(static_cast<std::uint64_t>(turns) * kGoldenRatio >> 32) | 1u};
+}
+
+/// Begins to copy a chunk to a stage: lane l has the vectors l, l + 32, ..; those past the chunk's end are copies of
+/// its last. Without a chunk, only counts as a group of copies.
+template <class Stored>
+__device__ __forceinline__ void copy_chunk(const row_slice<Stored>& slice, std::uint32_t first,
+                                           std::uint32_t stage_address) {
+  if (first != kNoChunk) {
+    const std::uint32_t mine = first + threadIdx.x % kWarp;
+    const std::uint32_t end = slice.chunk_end(first);
+    if (end - first == kChunk) {
+      const uint4* from = slice.vectors + mine;
+#pragma unroll
+      for (int v = 0; v < kVectors; v++) async_copy_16(stage_address + v * kVectorPitch, from + v * kWarp, true);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVectors; v++)
+        async_copy_16(stage_address + v * kVectorPitch, slice.vectors + min(mine + v * kWarp, end - 1), true);
+    }
+  }
+  async_commit();
+}
+
+/// A thread's vectors of a stage, which must have come.
+__device__ __forceinline__ void read_stage(const unsigned char* stage, std::uint32_t flip, uint4 (&raw)[kVectors]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; v++) raw[v] = *reinterpret_cast<const uint4*>(stage + v * kVectorPitch);
 #pragma unroll
   for (int v = 0; v < kVectors; v++)
     raw[v] = make_uint4(raw[v].x ^ flip, raw[v].y ^ flip, raw[v].z ^ flip, raw[v].w ^ flip);
@@ -211,28 +276,27 @@ __device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b
   }
 }
 
-/// The key of the best of a word's values.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t best_key_of(std::uint32_t word) {
-  if constexpr (sizeof(Stored) == 4) {
-    return key_of_wide(__uint_as_float(word));
-  } else {
-    float values[8];
-    widen_vector<Stored>(make_uint4(word, word, word, word), values);
-    return key_of_wide(fmaxf(values[0], values[1]));
-  }
-}
 template <class Stored>
 __device__ __forceinline__ std::uint32_t most_of(uint4 raw) {
   return larger<Stored>(larger<Stored>(raw.x, raw.y), larger<Stored>(raw.z, raw.w));
 }
-/// The same of a vector, and of a chunk.
+/// The best of a word's values, of a vector's, and of a chunk's: NaN if all are.
 template <class Stored>
-__device__ __forceinline__ std::uint32_t best_key_of(uint4 raw) {
-  return best_key_of<Stored>(most_of<Stored>(raw));
+__device__ __forceinline__ float best_of(std::uint32_t word) {
+  if constexpr (sizeof(Stored) == 4) {
+    return __uint_as_float(word);
+  } else {
+    float values[8];
+    widen_vector<Stored>(make_uint4(word, word, word, word), values);
+    return fmaxf(values[0], values[1]);
+  }
 }
 template <class Stored>
-__device__ __forceinline__ std::uint32_t best_key_of(const uint4 (&raw)[kVectors]) {
+__device__ __forceinline__ float best_of(uint4 raw) {
+  return best_of<Stored>(most_of<Stored>(raw));
+}
+template <class Stored>
+__device__ __forceinline__ float best_of(const uint4 (&raw)[kVectors]) {
   std::uint32_t most[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; v++) most[v] = most_of<Stored>(raw[v]);
@@ -240,22 +304,35 @@ __device__ __forceinline__ std::uint32_t best_key_of(const uint4 (&raw)[kVectors
   for (int half = kVectors / 2; half > 0; half /= 2)
 #pragma unroll
     for (int v = 0; v < half; v++) most[v] = larger<Stored>(most[v], most[v + half]);
-  return best_key_of<Stored>(most[0]);
+  return best_of<Stored>(most[0]);
 }
 
 /// For every vector of a chunk, a key that its best column reaches: the best value, as if its last column had it.
 template <class Stored>
-__device__ __forceinline__ void chunk_maxima(const row_slice<Stored>& slice, const uint4 (&raw)[kVectors],
-                                             std::uint64_t (&best)[kVectors]) {
-  const std::uint32_t mine = slice.begin + threadIdx.x % kWarp;
-  const std::uint32_t end = slice.chunk_end(slice.begin);
+__device__ __forceinline__ void chunk_maxima(const row_slice<Stored>& slice, std::uint32_t first,
+                                             const uint4 (&raw)[kVectors], std::uint64_t* best) {
+  const std::uint32_t mine = first + threadIdx.x % kWarp;
+  const std::uint32_t end = slice.chunk_end(first);
 #pragma unroll
   for (int v = 0; v < kVectors; v++) {
     const std::uint32_t vector = mine + v * kWarp;
     const std::uint32_t last_column = slice.column_of(vector) + row_slice<Stored>::kPerVector - 1;
-    best[v] = vector < end ? core::row_key(best_key_of<Stored>(raw[v]), last_column) : core::kNoRow;
+    best[v] = vector < end ? core::row_key(key_of_wide(best_of<Stored>(raw[v])), last_column) : core::kNoRow;
   }
 }
+
+/// The least value that reaches a cut, of a chunk that begins at a column. Of the chunk in which the cut's own column
+/// lies, all that equal the cut reach it, which does no harm.
+struct least_value {
+  float value;
+  bool all;  // NaN, too
+
+  __device__ __forceinline__ least_value(std::uint64_t cut, std::uint32_t first_column) {
+    const std::uint32_t key = core::key_of(cut) + (first_column <= core::position_of(cut) ? 0 : 1);
+    all = key == core::kNanKey;
+    value = core::from_ascending_key(max(key, kMinusInfinityKey));  // NaN, which nothing reaches, above infinity
+  }
+};
 
 /// Exclusive sum over the lanes.
 __device__ __forceinline__ std::uint32_t lanes_before(std::uint32_t value) {
@@ -269,72 +346,93 @@ __device__ __forceinline__ std::uint32_t lanes_before(std::uint32_t value) {
   return sum - value;
 }
 
-/// One of the vectors that a lane holds. By selects: an index would put them all into local memory.
-__device__ __forceinline__ uint4 pick(const uint4 (&raw)[kVectors], std::uint32_t v) {
-  uint4 picked[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; i++) picked[i] = raw[i];
-#pragma unroll
-  for (int half = kVectors / 2; half > 0; half /= 2)
-#pragma unroll
-    for (int i = 0; i < half; i++) picked[i] = v & half ? picked[i + half] : picked[i];
-  return picked[0];
-}
-
-/// Appends what reaches the cut of a vector from each lane, all of it or nothing.
-/// @returns false if it did not fit; the list has then overflowed, and what was left of it holds no keys.
+/// Which columns of a lane's vectors reach the least value: bit e of each kPerVector bits is a vector's column e.
 template <class Stored>
-__device__ __forceinline__ bool append_vectors(const block_list& list, uint4 raw, std::uint32_t column, bool real,
-                                               std::uint64_t cut) {
+__device__ __forceinline__ std::uint32_t reaching(const uint4 (&raw)[kVectors], least_value least) {
   constexpr int kPerVector = row_slice<Stored>::kPerVector;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float values[kPerVector];
-  widen_vector<Stored>(raw, values);
-  std::uint32_t reach = 0;
-#pragma unroll
-  for (int e = 0; e < kPerVector; e++) reach |= core::row_key(key_of_wide(values[e]), column + e) >= cut ? 1u << e : 0u;
-  if (!real) reach = 0;
-  const auto found = static_cast<std::uint32_t>(__popc(reach));
-  const std::uint32_t all = __reduce_add_sync(kFullWarp, found);
-  if (all == 0) return true;
-  std::uint32_t at = 0;
-  if (lane == 0) at = atomicAdd(&list.scratch->count, all);
-  at = __shfl_sync(kFullWarp, at, 0);
-  if (at + all > list.capacity) {
-    for (std::uint32_t i = at + lane; i < list.capacity; i += kWarp) list.keys[i] = core::kNoRow;
-    return false;
-  }
-  at += lanes_before(found);
-#pragma unroll
-  for (int e = 0; e < kPerVector; e++)
-    if (reach >> e & 1) list.keys[at++] = core::row_key(key_of_wide(values[e]), column + e);
-  return true;
-}
-
-/// Appends what reaches the cut of the chunk that a warp holds, of the vectors in `left` of each lane.
-/// @returns those that the list had no room for: none, mostly.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t append_chunk(const block_list& list, const row_slice<Stored>& slice,
-                                                      std::uint32_t first, const uint4 (&raw)[kVectors],
-                                                      std::uint32_t left, std::uint64_t cut) {
-  const std::uint32_t mine = first + threadIdx.x % kWarp;
-  if (!__any_sync(kFullWarp, core::row_key(best_key_of<Stored>(raw), slice.column_of(mine)) >= cut)) return 0;
-
-  const std::uint32_t end = slice.chunk_end(first);
-  std::uint32_t reach = 0;
+  static_assert(kVectors * kPerVector <= 32);
+  std::uint32_t reach = least.all ? ~0u >> (32 - kVectors * kPerVector) : 0u;
 #pragma unroll
   for (int v = 0; v < kVectors; v++) {
-    const bool reaches = core::row_key(best_key_of<Stored>(raw[v]), slice.column_of(mine + v * kWarp)) >= cut;
-    reach |= reaches ? 1u << v : 0u;
+    float values[kPerVector];
+    widen_vector<Stored>(raw[v], values);
+#pragma unroll
+    for (int e = 0; e < kPerVector; e++) reach |= values[e] >= least.value ? 1u << (v * kPerVector + e) : 0u;
   }
-  reach = __reduce_or_sync(kFullWarp, reach) & left;
+  return reach;
+}
+
+/// The bins of what was appended: a cut that k columns reach, as far as bins can tell, for the block and its team.
+/// A warp comes.
+__device__ __forceinline__ void raise_by_levels(stream_state& state, team_board* board, std::uint32_t k) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::uint32_t level = kLevels - 1 - lane;
+  const std::uint32_t mine = *static_cast<volatile std::uint32_t*>(&state.levels[level]);
+  const unsigned enough = __ballot_sync(kFullWarp, lanes_before(mine) + mine >= k);
+  if (enough == 0 || lane != __ffs(static_cast<int>(enough)) - 1) return;
+  unsigned long long cut = static_cast<unsigned long long>(state.base + (level << state.shift)) << 32;
+  if (cut <= *static_cast<volatile unsigned long long*>(&state.cut)) return;
+  if (board) cut = max(cut, atomicMax(&board->cut, cut));
+  atomicMax(&state.cut, cut);
+}
+
+/// Empties the bins, which are to tell keys apart from the cut's up to the largest's.
+__device__ __forceinline__ void start_levels(stream_state& state, std::uint64_t cut, std::uint32_t largest) {
+  const std::uint32_t base = core::key_of(cut);
+  const std::uint32_t width = max(largest, base) - base;
+  constexpr int kLevelBits = std::bit_width(static_cast<unsigned>(kLevels)) - 1;
+  state.base = base;
+  state.shift = max(0, 32 - __clz(static_cast<int>(width)) - kLevelBits);
+  for (int l = 0; l < kLevels; l++) state.levels[l] = 0;
+}
+__device__ __forceinline__ void count_level(stream_state& state, std::uint32_t key) {
+  const std::uint32_t level = (key - state.base) >> state.shift;
+  atomicAdd(&state.levels[min(level, std::uint32_t{kLevels - 1})], 1u);
+}
+
+/// Appends what reaches the cut of the chunk that a warp has in a stage, all of it or nothing.
+/// @returns false if it did not fit; the list has then overflowed, and what was left of it holds no keys.
+template <class Stored>
+__device__ __forceinline__ bool append_chunk(const block_list& list, const row_slice<Stored>& slice,
+                                             std::uint32_t first, const unsigned char* stage, std::uint32_t reach,
+                                             bool negated, team_board* board, std::uint32_t k) {
+  constexpr std::uint32_t kPerVector = row_slice<Stored>::kPerVector;
+  stream_state& state = list.scratch->state;
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const std::uint32_t mine = first + lane;
+  const std::uint32_t end = slice.chunk_end(first);
+  if (end - first != kChunk) {
+    const std::uint32_t there = mine < end ? (end - mine + kWarp - 1) / kWarp * kPerVector : 0;  // columns of this lane
+    if (there < 32) reach &= (1u << there) - 1u;
+  }
+  const std::uint32_t all = __reduce_add_sync(kFullWarp, static_cast<std::uint32_t>(__popc(reach)));
+  if (all == 0) return true;
+  std::uint32_t begin = 0;
+  if (lane == 0) begin = atomicAdd(&state.count, all);
+  begin = __shfl_sync(kFullWarp, begin, 0);
+  if (begin + all > list.capacity) {
+    for (std::uint32_t i = begin + lane; i < list.capacity; i += kWarp) list.keys[i] = core::kNoRow;
+    return false;
+  }
+  std::uint32_t at = begin;
 #pragma unroll 1
-  for (; reach != 0; reach &= reach - 1) {
-    const auto v = static_cast<std::uint32_t>(__ffs(static_cast<int>(reach)) - 1);
-    const std::uint32_t vector = mine + v * kWarp;
-    if (!append_vectors<Stored>(list, pick(raw, v), slice.column_of(vector), vector < end, cut)) return reach;
+  for (unsigned those = __ballot_sync(kFullWarp, reach != 0); those != 0;
+       those = __ballot_sync(kFullWarp, reach != 0)) {
+    if (reach != 0) {
+      const std::uint32_t bit = __ffs(static_cast<int>(reach)) - 1;
+      const std::uint32_t v = bit / kPerVector;
+      const std::uint32_t e = bit % kPerVector;
+      const Stored value = reinterpret_cast<const Stored*>(stage + v * kVectorPitch)[e];
+      const std::uint32_t key = key_of_value<Stored>(value, negated);
+      list.keys[at + __popc(those & ((1u << lane) - 1u))] = core::row_key(key, slice.column_of(mine + v * kWarp) + e);
+      count_level(state, key);
+      reach &= reach - 1;
+    }
+    at += __popc(those);
   }
-  return 0;
+  const std::uint32_t told = max(kLeastTold, 31u - __clz(static_cast<int>(k)));
+  if ((begin ^ at) >> told) raise_by_levels(state, board, k);
+  return true;
 }
 
 /// Makes the list new: it holds what reaches the cut of the columns outside all vectors, in the team's first block.
@@ -354,7 +452,11 @@ __device__ __forceinline__ void start_list(const block_list& list, const whole_r
     const bool reaches = key >= cut;
     const unsigned those = __ballot_sync(kFullWarp, reaches);
     if (reaches) list.keys[__popc(those & ((1u << threadIdx.x) - 1u))] = key;
-    if (threadIdx.x == 0) list.scratch->count = __popc(those);
+    if (threadIdx.x == 0) {
+      list.scratch->state.count = __popc(those);
+      list.scratch->state.cut = cut;
+      start_levels(list.scratch->state, cut, list.scratch->largest);
+    }
   }
   __syncthreads();
 }
@@ -363,10 +465,10 @@ __device__ __forceinline__ void start_list(const block_list& list, const whole_r
 __device__ __forceinline__ std::uint64_t counted_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
                                                      stream_scratch& scratch) {
   rank_by_counting<kThreads>(keys, n, [&](std::uint32_t rank, std::uint64_t key) {
-    if (rank == k - 1 && key != core::kNoRow) scratch.cut = key;
+    if (rank == k - 1 && key != core::kNoRow) scratch.result = key;
   });
   __syncthreads();
-  const std::uint64_t cut = scratch.cut;
+  const std::uint64_t cut = scratch.result;
   __syncthreads();
   return cut;
 }
@@ -424,6 +526,7 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
   smallest = __reduce_min_sync(kFullWarp, range.x);
   largest = __reduce_max_sync(kFullWarp, range.y);
   there = __reduce_add_sync(kFullWarp, range.z);
+  if (threadIdx.x == 0) scratch.largest = largest;
   __syncthreads();  // the ranges have been read
   if (there < k) return kEverything;
   if (there == k) return max(static_cast<std::uint64_t>(smallest) << 32, kEverything);
@@ -456,7 +559,7 @@ __device__ __noinline__ void keep_from(block_list list, std::uint64_t cut) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::uint32_t n = list.count();
   __syncthreads();  // all have read the count
-  if (threadIdx.x == 0) list.scratch->count = 0;
+  if (threadIdx.x == 0) list.scratch->state.count = 0;
   for (std::uint32_t start = 0; start < n; start += kHeld * kThreads) {
     std::uint64_t held[kHeld];
 #pragma unroll
@@ -469,7 +572,7 @@ __device__ __noinline__ void keep_from(block_list list, std::uint64_t cut) {
     for (int h = 0; h < kHeld; h++) {
       const unsigned kept = __ballot_sync(kFullWarp, held[h] >= cut);
       std::uint32_t at = 0;
-      if (lane == 0 && kept) at = atomicAdd(&list.scratch->count, static_cast<std::uint32_t>(__popc(kept)));
+      if (lane == 0 && kept) at = atomicAdd(&list.scratch->state.count, static_cast<std::uint32_t>(__popc(kept)));
       at = __shfl_sync(kFullWarp, at, 0);
       if (held[h] >= cut) list.keys[at + __popc(kept & ((1u << lane) - 1u))] = held[h];
     }
@@ -484,12 +587,12 @@ __device__ __noinline__ std::uint64_t keep_best(block_list list, std::uint32_t k
   return cut;
 }
 
-/// Joins a block's keys, kVectors a thread, into its groups' maxima, and writes these. Groups are spread over the
+/// Joins a block's keys, kSampled a thread, into its groups' maxima, and writes these. Groups are spread over the
 /// vectors, so that the columns that begin a slice are in different ones. All threads come.
-__device__ __forceinline__ void write_groups(std::uint64_t (&best)[kVectors], std::uint32_t groups, std::uint64_t* to,
+__device__ __forceinline__ void write_groups(std::uint64_t (&best)[kSampled], std::uint32_t groups, std::uint64_t* to,
                                              stream_scratch& scratch) {
 #pragma unroll
-  for (int half = kVectors / 2; half > 0; half /= 2) {
+  for (int half = kSampled / 2; half > 0; half /= 2) {
     if (groups < 2u * half * kThreads) {
 #pragma unroll
       for (int v = 0; v < half; v++) best[v] = max(best[v], best[v + half]);
@@ -497,7 +600,7 @@ __device__ __forceinline__ void write_groups(std::uint64_t (&best)[kVectors], st
   }
   if (groups >= kThreads) {
 #pragma unroll
-    for (int v = 0; v < kVectors; v++)
+    for (int v = 0; v < kSampled; v++)
       if (v * kThreads < groups) to[v * kThreads + threadIdx.x] = best[v];
     return;
   }
@@ -530,14 +633,15 @@ __device__ __forceinline__ row_team team_of(const stream_args& args, std::uint32
 }
 
 /// A cut that the k best of the row reach, from one key each of disjoint sets of its columns: the k-th best of what the
-/// team's blocks bring, or a little less. Uses the end of the list's memory. All blocks of the grid come, if teams have
+/// team's blocks bring, or a little less. Uses the memory before `end`. All blocks of the grid come, if teams have
 /// several; the k best's keys are in the list or not yet looked for.
 __device__ __forceinline__ std::uint64_t agree(const stream_args& args, const row_team& team, int turn,
-                                               std::uint64_t (&best)[kVectors], const block_list& list) {
+                                               std::uint64_t (&best)[kSampled], const block_list& list,
+                                               std::uint64_t* end) {
   constexpr std::uint32_t kSlackShare = 16;  // a pass less, mostly
   const auto k = static_cast<std::uint32_t>(args.request.options.k);
   const std::uint32_t groups = args.team_groups();
-  std::uint64_t* all = list.keys + (list.capacity - groups);
+  std::uint64_t* all = end - groups;
   if (team.size == 1) {
     write_groups(best, args.groups, all, *list.scratch);
   } else {
@@ -551,49 +655,54 @@ __device__ __forceinline__ std::uint64_t agree(const stream_args& args, const ro
   return cut_of(all, groups, k, k / kSlackShare, *list.scratch);
 }
 
-/// Cuts a full list down to its k best, and tells the team. @returns a cut that the k best of the row still reach.
-__device__ __forceinline__ std::uint64_t raise_cut(const block_list& list, const row_team& team, std::uint32_t k,
-                                                   std::uint64_t cut) {
-  cut = max(cut, keep_best(list, k));
-  if (team.size == 1) return cut;
+/// Cuts a full list down to its k best, and tells the team. The cut rises to one that the k best of the row still
+/// reach.
+__device__ __forceinline__ void raise_cut(const block_list& list, const row_team& team, std::uint32_t k) {
+  stream_state& state = list.scratch->state;
+  const std::uint64_t of_list = keep_best(list, k);
   if (threadIdx.x == 0) {
-    const std::uint64_t other = atomicMax(&team.board->cut, static_cast<unsigned long long>(cut));
-    list.scratch->cut = max(cut, other);
+    unsigned long long cut = max(state.cut, static_cast<unsigned long long>(of_list));
+    if (team.board) cut = max(cut, atomicMax(&team.board->cut, cut));
+    state.cut = cut;
+    start_levels(state, cut, list.scratch->largest);
   }
   __syncthreads();
-  cut = list.scratch->cut;
-  __syncthreads();
-  return cut;
+  const std::uint32_t n = list.count();
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+    const std::uint32_t key = core::key_of(list.keys[i]);
+    if (key >= state.base) count_level(state, key);
+  }
+  __syncthreads();  // before anything is appended
 }
 
-/// Streams the slices of a block's warps past the cut, into the list. Each warp's first chunk is held already.
-/// A slice is visited out of order, so that no order of the data makes each chunk better than those before.
+/// Streams the slices of a block's warps past the cut, into the list. @param chunks what is under way in the stages.
 template <class Stored>
 __device__ __forceinline__ void stream_slices(const block_list& list, const row_team& team,
-                                              const row_slice<Stored>& slice, uint4 (&raw)[kVectors], std::uint32_t k,
-                                              std::uint32_t flip, std::uint64_t cut) {
-  const std::uint32_t turns = slice.chunks == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(slice.chunks - 1)));
-  const auto step = static_cast<std::uint32_t>(static_cast<std::uint64_t>(turns) * kGoldenRatio >> 32) | 1u;
-  std::uint32_t turn = 0;
-  std::uint32_t chunk = 0;
-  constexpr std::uint32_t kAllVectors = (1u << kVectors) - 1;
-  constexpr std::uint32_t kIsHeld = 1u << 31;
-  std::uint32_t left = kAllVectors | kIsHeld;  // vectors of the chunk that are not yet appended
+                                              const row_slice<Stored>& slice, chunk_walk<Stored>& walk,
+                                              std::uint32_t (&chunks)[kStages], unsigned char* ring, std::uint32_t flip,
+                                              std::uint32_t k) {
+  const std::uint32_t ring_address = shared_address(ring);
+  std::uint32_t stage = 0;  // bytes from the ring's begin
   for (;;) {
-    while (turn < turns) {
-      if (chunk < slice.chunks) {
-        if (list.overflowed()) break;
-        const std::uint32_t first = slice.begin + chunk * slice.chunk;
-        if (!(left & kIsHeld)) load_chunk(slice, first, flip, raw);
-        left = append_chunk(list, slice, first, raw, left, cut);
-        if (left != 0) break;
-        left = kAllVectors;
+    while (chunks[0] != kNoChunk) {
+      async_wait<kStages - 1>();
+      uint4 raw[kVectors];
+      read_stage(ring + stage, flip, raw);
+      const least_value least(list.cut(), slice.column_of(chunks[0]));
+      const bool full = list.overflowed();
+      if (__any_sync(kFullWarp, best_of<Stored>(raw) >= least.value || least.all || full)) {
+        if (__any_sync(kFullWarp, full)) break;  // the same answer in all lanes
+        const std::uint32_t reach = reaching<Stored>(raw, least);
+        if (!append_chunk(list, slice, chunks[0], ring + stage, reach, flip != 0, team.board, k)) break;
       }
-      turn++;
-      chunk = (chunk + step) & (turns - 1);
+#pragma unroll
+      for (int s = 0; s < kStages - 1; s++) chunks[s] = chunks[s + 1];
+      chunks[kStages - 1] = walk.next(slice);
+      copy_chunk(slice, chunks[kStages - 1], ring_address + stage);
+      stage = stage + kStagePitch == kRingBytes ? 0 : stage + kStagePitch;
     }
-    if (!__syncthreads_or(turn < turns)) return;
-    cut = raise_cut(list, team, k, cut);
+    if (!__syncthreads_or(chunks[0] != kNoChunk)) return;
+    raise_cut(list, team, k);
   }
 }
 
@@ -622,7 +731,7 @@ __device__ __forceinline__ void gather(const block_list& list, const row_team& t
     for (std::uint32_t i = threadIdx.x; i < piece; i += kThreads)
       list.keys[held + i] = __ldcg(reinterpret_cast<const unsigned long long*>(team.handed + taken + i));
     taken += piece;
-    if (threadIdx.x == 0) list.scratch->count = held + piece;
+    if (threadIdx.x == 0) list.scratch->state.count = held + piece;
     __syncthreads();
     if (taken < all) keep_best(list, k);
     held = list.count();
@@ -676,20 +785,21 @@ __device__ __forceinline__ void write_row(const stream_args& args, const block_l
     write_entry<Stored>(request.out, to + rank, worst_value<Stored>(negated), kNoColumn);
 }
 
-/// Agrees once more, on a cut of what the team's lists hold. @pre teams of several blocks; all blocks come.
+/// Agrees once more, on a cut of what the team's lists hold. @param end of the list's memory and what is free behind it
+/// @pre teams of several blocks; all blocks come.
 __device__ __forceinline__ void agree_on_lists(const stream_args& args, const row_team& team, const block_list& list,
-                                               std::uint32_t k) {
-  if (list.count() > list.capacity - args.team_groups()) keep_best(list, k);
+                                               std::uint64_t* end, std::uint32_t k) {
+  if (list.count() > end - list.keys - args.team_groups()) keep_best(list, k);
   const std::uint32_t n = list.count();
-  std::uint64_t best[kVectors]{};
-  for (std::uint32_t start = 0; start < n; start += kVectors * kThreads) {
+  std::uint64_t best[kSampled]{};
+  for (std::uint32_t start = 0; start < n; start += kSampled * kThreads) {
 #pragma unroll
-    for (int v = 0; v < kVectors; v++) {
+    for (int v = 0; v < kSampled; v++) {
       const std::uint32_t i = start + v * kThreads + threadIdx.x;
       if (i < n) best[v] = max(best[v], list.keys[i]);
     }
   }
-  keep_from(list, agree(args, team, 1, best, list));
+  keep_from(list, agree(args, team, 1, best, list, end));
 }
 
 template <class Stored>
@@ -699,24 +809,36 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __
   const block_list list{reinterpret_cast<std::uint64_t*>(&scratch + 1), args.capacity, &scratch};
   const std::uint32_t flip = sign_flip<Stored>(request);
   const auto k = static_cast<std::uint32_t>(request.options.k);
+  unsigned char* ring = reinterpret_cast<unsigned char*>(list.keys + list.capacity);
   const std::uint32_t index = blockIdx.x / args.team;
   const std::int64_t row = args.first_row + index;
   const row_team team = team_of(args, index, blockIdx.x % args.team);
   const whole_row<Stored> data = open_row<Stored>(request, row);
   const row_slice<Stored> slice = slice_of(data, team.rank * kWarps + threadIdx.x / kWarp, team.size * kWarps);
 
-  uint4 raw[kVectors];
-  std::uint64_t best[kVectors]{};
-  if (slice.chunks > 0) {
-    load_chunk(slice, slice.begin, flip, raw);
-    chunk_maxima(slice, raw, best);
+  unsigned char* own = ring + threadIdx.x * 16;
+  chunk_walk<Stored> walk = walk_of(slice);
+  std::uint32_t chunks[kStages];
+#pragma unroll
+  for (int s = 0; s < kStages; s++) {
+    chunks[s] = walk.next(slice);
+    copy_chunk(slice, chunks[s], shared_address(own + s * kStagePitch));
   }
   if (team.board && team.rank == 0 && threadIdx.x == 0) *team.board = {};
-  const std::uint64_t cut = agree(args, team, 0, best, list);
+  std::uint64_t best[kSampled]{};
+  async_wait<0>();
+#pragma unroll
+  for (int s = 0; s < kStages; s++) {
+    if (chunks[s] == kNoChunk) continue;
+    uint4 raw[kVectors];
+    read_stage(own + s * kStagePitch, flip, raw);
+    chunk_maxima(slice, chunks[s], raw, best + s * kVectors);
+  }
+  const std::uint64_t cut = agree(args, team, 0, best, list, list.keys + list.capacity);
   start_list(list, data, team.rank == 0, flip != 0, cut);
-  stream_slices(list, team, slice, raw, k, flip, cut);
+  stream_slices(list, team, slice, walk, chunks, own, flip, k);
   if (team.size > 1) {
-    if (args.agrees_twice) agree_on_lists(args, team, list, k);
+    if (args.agrees_twice) agree_on_lists(args, team, list, reinterpret_cast<std::uint64_t*>(ring + kRingBytes), k);
     if (list.count() > k) keep_best(list, k);
     if (!hand_over(list, team)) return;
     gather(list, team, k);
@@ -725,24 +847,42 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __
 }
 
 /// The fewest groups a block that give a team kGroupsPerK for each of the k, if a block has so many: a power of two of
-/// threads, or of vectors in each thread.
-std::uint32_t groups_for(std::int64_t k, std::int64_t team) {
+/// threads, or of vectors in each thread. No more than `most` of a team.
+std::uint32_t groups_for(std::int64_t k, std::int64_t team, std::int64_t most) {
   constexpr auto kBelowThreads = std::bit_floor(static_cast<std::uint32_t>(kThreads - 1));
   std::uint32_t groups = 1;
-  while (groups < kThreads * kVectors && groups * team < kGroupsPerK * k)
-    groups = groups == kBelowThreads ? kThreads : 2 * groups;
+  while (groups < kThreads * kSampled && groups * team < kGroupsPerK * k) {
+    const std::uint32_t more = groups == kBelowThreads ? kThreads : 2 * groups;
+    if (more * team > most) break;  // of 1.5 k or more: those are enough, too
+    groups = more;
+  }
   return groups;
 }
 
 /// Whether so much may be left of a row in the team's lists that one block would be long about it.
 bool agrees_twice(const stream_args& args, std::int64_t vectors) {
   const std::int64_t k = args.request.options.k;
-  const std::int64_t sampled = std::int64_t{args.team} * kWarps * kChunk;
+  const std::int64_t sampled = std::int64_t{args.team} * kWarps * kStages * kChunk;
   if (args.team == 1 || vectors <= sampled) return false;
   constexpr double kReaching = 1.4;  // columns of the sample that reach the cut, over k
   const double expected =
       kReaching * static_cast<double>(k) * static_cast<double>(vectors) / static_cast<double>(sampled);
   return std::min(expected, static_cast<double>(k * args.team)) > args.capacity / 2.0;
+}
+
+/// blocks_per_multiprocessor, which is asked once for each GPU and size: a call would spend microseconds on it.
+template <class Stored>
+int fitting_blocks(std::int64_t shared_bytes, const char* what) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, std::int64_t>, int> known;
+  int ordinal = 0;
+  check(cudaGetDevice(&ordinal), "reading the current GPU");
+  const std::lock_guard lock(mutex);
+  const std::pair key(ordinal, shared_bytes);
+  if (const auto place = known.find(key); place != known.end()) return place->second;
+  const int blocks = blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, what);
+  known.emplace(key, blocks);
+  return blocks;
 }
 
 template <class Stored>
@@ -751,17 +891,18 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
   const std::int64_t k = request.options.k;
   const std::int64_t rows = request.matrix.rows;
   const std::int64_t most_blocks = std::int64_t{kBlocks} * multiprocessors;
-  // Places for k and an append, for k and the maxima that a team brings, and for the k best padded to a power of two.
-  const std::int64_t capacity = k + std::max<std::int64_t>(kListRoom, std::max(2 * kGroupsPerK * k, most_blocks));
-  const std::int64_t shared_bytes =
-      static_cast<std::int64_t>(sizeof(stream_scratch)) + capacity * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  // Places for k and an append, for the maxima that a team brings, and for the k best padded to a power of two; the
+  // stages begin at a multiple of 16 bytes.
+  const std::int64_t capacity = (std::max<std::int64_t>(k + kListRoom, most_blocks) + 1) / 2 * 2;
+  const std::int64_t shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) +
+                                    capacity * static_cast<std::int64_t>(sizeof(std::uint64_t)) + kRingBytes;
 
   const auto launch_part = [&](std::int64_t first_row, std::int64_t part_rows, std::int64_t team) {
     stream_args args{};
     args.request = request;
     args.first_row = first_row;
     args.team = static_cast<std::uint32_t>(team);
-    args.groups = groups_for(k, team);
+    args.groups = groups_for(k, team, capacity);
     args.capacity = static_cast<std::uint32_t>(capacity);
     args.agrees_twice = agrees_twice(args, request.matrix.cols / row_slice<Stored>::kPerVector);
     const launch_shape shape{.grid = dim3(static_cast<unsigned>(part_rows * team)),
@@ -778,7 +919,7 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
     launch(stream_rows_kernel<Stored>, shape, stream, args, kWhat);
   };
 
-  const int fitting = blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, kWhat);
+  const int fitting = fitting_blocks<Stored>(shared_bytes, kWhat);
   const std::int64_t resident = std::int64_t{std::clamp(fitting, 1, kBlocks)} * multiprocessors;
   // Rows that fill the GPU take a block each; those left over share it, if they are so few.
   const std::int64_t full = rows / resident * resident;
