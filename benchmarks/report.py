@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/benchmarks.md and README.md, between their markers, and the picture of the seeds campaign,
-from the committed results in benchmarks/results/. `--check` writes nothing and fails where something would change."""
+"""Writes the tables of docs/benchmarks.md and README.md, between their markers, and the pictures of the campaigns seeds
+and rows, from the committed results in benchmarks/results/. `--check` writes nothing and fails where something would
+change."""
 
 import argparse
 import json
@@ -9,6 +10,7 @@ import pathlib
 import re
 import sys
 
+import figures
 import rows_accuracy
 import verdicts
 
@@ -36,6 +38,11 @@ README_WORK = {
         "flat/q256/1000000x384/f32/ip/k100/host/cpu",
     ],
     "rows": [
+        "top_k/1048576x256/f32/k32/i32",
+        "top_k/65536x1024/f32/k64/i32",
+        "top_k/65536x8192/f32/k64/i32",
+        "top_k/1x1000000000/f32/k100/i32",
+        "top_k/100x1000000/f32/k100/i32",
         "top_k/65536x256/f32/k32/cpu",
         "top_k/65536x1024/f32/k64/cpu",
         "top_k/1x10000000/f32/k100/cpu",
@@ -156,10 +163,13 @@ def campaign_section(machine, campaign, document):
     if campaign == "seeds" and seed_speedups(document):
         lines += [f"![speed-up over the round trip, by configuration]({picture_name(machine)})", ""]
     records = document["records"]
+    if campaign == "rows":
+        for figure in figures.of_rows(machine, records):
+            lines += [f"![{figure.title}](pictures/{figure.file})", ""]
     lines += targets_table(records)
     lines += crossings_table(records)
     lines += records_table([r for r in records if not is_crossing(r)]) + [""]
-    lines += rows_accuracy.tables(document.get("accuracy") or [])
+    lines += rows_accuracy.tables(document)
     return lines
 
 
@@ -167,7 +177,8 @@ def readme_section(results):
     lines = []
     for machine, campaign, document in results:
         by_work = {r["work"]: r for r in document["records"] if r["verified"]}
-        rows = []
+        tables = {}
+        hardware = document["machine"]
         for work in README_WORK.get(campaign, []):
             if work not in by_work:
                 continue
@@ -175,11 +186,10 @@ def readme_section(results):
             best = verdicts.best_peer(record)
             faster = f"{best.ms / record['ms']:.2f}x" if best else ""
             share = f"{100 * record['share_of_limit']:.0f} %"
-            rows.append([f"`{work}`", number(record["ms"]), share, peer_text(best), faster])
-        if rows:
-            hardware = document["machine"]
-            title = hardware.get("gpu") if campaign not in verdicts.CPU_CAMPAIGNS else None
-            lines += [f"{title or hardware['library_cpu']}:", ""]
+            title = hardware["library_cpu"] if verdicts.is_on_cpu(work) else hardware["gpu"]
+            tables.setdefault(title, []).append([f"`{work}`", number(record["ms"]), share, peer_text(best), faster])
+        for title, rows in tables.items():
+            lines += [f"{title}:", ""]
             lines += table(["work", "ms", "of the read limit", "best peer, ms", "ours is faster by"], rows) + [""]
     if lines:
         lines += [
@@ -188,7 +198,11 @@ def readme_section(results):
             "",
         ]
     if any(campaign == "rows" for _, campaign, _ in results):
-        lines += ["`top_k/65536x256/f32/k32/cpu` reads: the 32 best of each of 65,536 rows of 256 fp32.", ""]
+        lines += [
+            "`top_k/65536x256/f32/k32/cpu` reads: the 32 best of each of 65,536 rows of 256 fp32; `i32`: with 32-bit "
+            "columns. torch writes 64-bit ones.",
+            "",
+        ]
     return lines
 
 
@@ -279,6 +293,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="write nothing; fail where something would change")
     check = parser.parse_args().check
 
+    figures.check_example()
     results = load_results()
     sections = [
         line for machine, campaign, document in results for line in campaign_section(machine, campaign, document)
@@ -291,12 +306,16 @@ def main():
     for machine, campaign, document in results:
         if campaign == "seeds" and seed_speedups(document):
             wanted[ROOT / "docs" / picture_name(machine)] = picture(machine, seed_speedups(document))
+        if campaign == "rows":
+            for figure in figures.of_rows(machine, document["records"]):
+                wanted[ROOT / "docs/pictures" / figure.file] = figure.svg
 
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
     for path in stale:
         if check:
             print(f"{path.relative_to(ROOT)} is not what the results say", file=sys.stderr)
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(wanted[path], encoding="utf-8")
             print(f"written: {path.relative_to(ROOT)}")
     return 1 if check and stale else 0

@@ -1,8 +1,8 @@
 // Row-wise top k: short rows and long ones, types, k, data that is hard, and RTop-K's early stops.
 #include <algorithm>
-#include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "campaigns.hpp"
@@ -64,69 +64,128 @@ std::vector<cpu_job> cpu_jobs() {
   return jobs;
 }
 
-constexpr shape kGpuShapes[] = {
-    {1'048'576, 256, 32},    {1'048'576, 512, 64},  {1'048'576, 768, 128}, {kRows, 256, 32},     {kRows, 1024, 64},
-    {kRows, 4096, 64},       {kRows, 8192, 64},     {1, 1'000'000, 100},   {1, 10'000'000, 100}, {1, 100'000'000, 100},
-    {1, 1'000'000'000, 100}, {100, 1'000'000, 100}, {100, 1'000'000, 2048}};
+// On the GPU.
+constexpr double kGpuSeconds = 0.25;       // of timed runs of a job
+constexpr double kGpuBriefSeconds = 0.08;  // of the many of table 3, whose mean alone counts
+constexpr double kMostOfEarlyStop = 1.05;  // times the time of the exact search
+constexpr double kLeastShare = 0.6;        // of the read bandwidth, at every shape of the figures
+constexpr double kLeastSpeedup = 1.0;      // over torch.topk, there too
+constexpr shape kGpuShapes[] = {{1'048'576, 256, 32}, {1'048'576, 512, 64}, {1'048'576, 768, 128}, {kRows, 256, 32},
+                                {kRows, 1024, 64},    {kRows, 4096, 64},    {kRows, 8192, 64}};
+constexpr shape kGpuLongShapes[] = {{1, 1'000'000, 100},     {1, 10'000'000, 100},  {1, 100'000'000, 100},
+                                    {1, 1'000'000'000, 100}, {100, 1'000'000, 100}, {100, 1'000'000, 2048}};
+constexpr shape kGpuHardLongShapes[] = {{1, 10'000'000, 100}, {100, 1'000'000, 100}, {100, 1'000'000, 2048}};
+constexpr row_values kHardLongData[] = {row_values::ties90, row_values::all_equal, row_values::ascending};
 constexpr std::int64_t kFigureCols[] = {256, 512, 768, 1024, 1280, 2048, 3072, 4096, 6144, 8192};  // figures 4 and 6
 constexpr std::int64_t kFigureKs[] = {64, 128, 256, 512};
+constexpr float kFigureEps[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f};  // figure 7
+constexpr std::int64_t kTable3Rows[] = {16'384, 1'048'576};
+constexpr std::int64_t kTable3Cols[] = {256, 512, 768};
+constexpr std::int64_t kTable3Ks[] = {32, 64, 128};
+constexpr int kTable3Steps[] = {2, 3, 4, 5, 6, 7, 8};
 
-/// The table of targets, the early stops, the hard data, and the shapes of the paper's figures.
-std::vector<rows_job> gpu_jobs() {
-  std::vector<rows_job> jobs;
-  for (const shape& s : kGpuShapes) jobs.push_back(job_of(s));
-  for (const std::int64_t cols : {256, 512, 768}) {
-    const std::int64_t k = cols == 256 ? 32 : cols == 512 ? 64 : 128;
-    for (const int steps : {2, 4, 8}) {
-      jobs.push_back(job_of({1'048'576, cols, k}));
-      jobs.back().options.max_iter = steps;
+struct gpu_job {
+  rows_job job;
+  double seconds = kGpuSeconds;
+  nlohmann::ordered_json more;
+};
+
+/// Jobs by name; one that is asked for twice runs once, with the targets of both.
+class gpu_job_list {
+ public:
+  void add(rows_job job, const nlohmann::ordered_json& more = {}, double seconds = kGpuSeconds) {
+    job.indices_as = index_type::i32;
+    const auto found =
+        std::ranges::find_if(jobs_, [&](const gpu_job& other) { return work_name(other.job) == work_name(job); });
+    if (found == jobs_.end()) {
+      jobs_.push_back({job, seconds, more});
+    } else if (more.is_object()) {
+      found->more.update(more);
     }
-    jobs.push_back(job_of({1'048'576, cols, k}));
-    jobs.back().options.eps = 1e-4f;
   }
+  /// A job that may take so many times what the same takes without early stop, on normal data.
+  void add_beside_plain(const rows_job& job, double most_ratio, double seconds = kGpuSeconds) {
+    rows_job plain = job;
+    plain.values = row_values::normal;
+    plain.options.eps = {};
+    plain.options.max_iter = {};
+    plain.indices_as = index_type::i32;
+    add(job, {{"compared_with", work_name(plain)}, {"target_ratio", most_ratio}}, seconds);
+  }
+  /// Those on one matrix stand together, and a job that others are compared with stands before them.
+  std::vector<gpu_job> in_order() && {
+    std::ranges::stable_sort(
+        jobs_, {}, [](const gpu_job& of) { return std::tuple(of.job.values, of.job.type, of.job.cols, of.job.rows); });
+    return std::move(jobs_);
+  }
+
+ private:
+  std::vector<gpu_job> jobs_;
+};
+
+/// The table of targets, hard data, and the shapes of the paper's figures and of its table 3.
+std::vector<gpu_job> gpu_jobs() {
+  gpu_job_list list;
+  std::vector<rows_job> short_rows;
+  for (const shape& s : kGpuShapes) short_rows.push_back(job_of(s));
   for (const value_type type : {value_type::f16, value_type::bf16}) {
-    jobs.push_back(job_of({1'048'576, 256, 32}));
-    jobs.back().type = type;
+    short_rows.push_back(job_of(kGpuShapes[0]));
+    short_rows.back().type = type;
   }
-  for (const row_values values : kOtherData) {
-    for (const shape& s : {shape{1'048'576, 256, 32}, shape{kRows, 1024, 64}, shape{kRows, 8192, 64}}) {
-      jobs.push_back(job_of(s));
-      jobs.back().values = values;
-    }
-  }
+  for (const rows_job& job : short_rows) list.add(job);
+  for (const shape& s : kGpuLongShapes) list.add(job_of(s));
   for (const std::int64_t cols : kFigureCols) {
     for (const std::int64_t k : kFigureKs) {
-      if (k < cols) jobs.push_back(job_of({kRows, cols, k}));
+      if (k >= cols) continue;
+      list.add(job_of({kRows, cols, k}),
+               {{"target_share", kLeastShare}, {"target_speedup", kLeastSpeedup}, {"target_peer", "torch"}});
     }
   }
-  for (rows_job& job : jobs) job.indices_as = index_type::i64;
-  std::stable_sort(jobs.begin(), jobs.end(), [](const rows_job& a, const rows_job& b) {
-    return std::tie(a.values, a.type, a.cols, a.rows) < std::tie(b.values, b.type, b.cols, b.rows);
-  });
-  return jobs;
+  for (const float eps : kFigureEps) {
+    rows_job job = job_of(kGpuShapes[0]);
+    job.options.eps = eps;
+    list.add_beside_plain(job, kMostOfEarlyStop);
+  }
+  for (const std::int64_t rows : kTable3Rows) {
+    for (const std::int64_t cols : kTable3Cols) {
+      for (const std::int64_t k : kTable3Ks) {
+        rows_job job = job_of({rows, cols, k});
+        list.add(job, {}, kGpuBriefSeconds);
+        for (const int steps : kTable3Steps) {
+          job.options.max_iter = steps;
+          list.add_beside_plain(job, kMostOfEarlyStop, kGpuBriefSeconds);
+        }
+      }
+    }
+  }
+  const auto add_hard = [&](rows_job job, row_values values) {
+    job.values = values;
+    list.add_beside_plain(job, kMostOnOtherData);
+  };
+  for (const row_values values : kOtherData) {
+    for (const rows_job& job : short_rows) add_hard(job, values);
+  }
+  for (const row_values values : kHardLongData) {
+    for (const shape& s : kGpuHardLongShapes) add_hard(job_of(s), values);
+  }
+  return std::move(list).in_order();
 }
 
-void run_gpu_rows(results& out, const patience& limit, limits_report& limits) {
+void run_gpu_rows(results& out, bool quick, limits_report& limits) {
   if (!find_gpu()) return;
-  std::vector<rows_job> jobs = gpu_jobs();
-  std::erase_if(jobs, [&](const rows_job& j) { return !out.wants(work_name(j)); });
+  std::vector<gpu_job> jobs = gpu_jobs();
+  std::erase_if(jobs, [&](const gpu_job& j) { return !out.wants(work_name(j.job)); });
+  if (jobs.empty()) return;
   gpu_clock gpu;
   constexpr std::int64_t kLimitBytes = std::int64_t{1} << 32;
-  if (!jobs.empty())
-    limits["read_gb_per_s"]["gpu"] = static_cast<double>(kLimitBytes) / (gpu.read_ms(kLimitBytes) * 1e6);
-  std::set<std::string> done;
+  limits["read_gb_per_s"]["gpu"] = static_cast<double>(kLimitBytes) / (gpu.read_ms(kLimitBytes) * 1e6);
   for (auto first = jobs.begin(); first != jobs.end();) {
-    const rows_job of_matrix = *first;
+    const rows_job of_matrix = first->job;
     const row_matrix matrix(of_matrix.rows, of_matrix.cols, of_matrix.type, of_matrix.values);
-    for (; first != jobs.end() && first->same_matrix(of_matrix); ++first) {
-      const std::string work = work_name(*first);
-      if (!done.insert(work).second) continue;
-      nlohmann::ordered_json more;
-      rows_job normal = *first;
-      normal.values = row_values::normal;
-      if (first->values != row_values::normal)
-        more = {{"compared_with", work_name(normal)}, {"target_ratio", kMostOnOtherData}};
-      run_on_gpu(gpu, matrix, *first, work, limit, out, more);
+    const gpu_matrices matrices(gpu, matrix);
+    for (; first != jobs.end() && first->job.same_matrix(of_matrix); ++first) {
+      const patience limit{.seconds = quick ? kGpuBriefSeconds / 4 : first->seconds, .fewest = quick ? 3 : 7};
+      run_on_gpu(gpu, matrices, first->job, work_name(first->job), limit, out, first->more);
     }
   }
 }
@@ -157,7 +216,7 @@ limits_report run_rows(results& out, const campaign_settings& settings) {
       limits["read_gb_per_s"]["cpu"] = static_cast<double>(most_bytes) / (record["limit_ms"].get<double>() * 1e6);
     }
   }
-  run_gpu_rows(out, limit, limits);
+  run_gpu_rows(out, settings.quick, limits);
   return limits;
 }
 

@@ -1,8 +1,10 @@
-"""The accuracy of RTop-K's early stops beside its published tables (ICLR 2025), as lines of Markdown.
+"""The accuracy and the speed of RTop-K's early stops beside its published tables (ICLR 2025), as lines of Markdown.
 
-`published` figures are the paper's; `ours` come from a campaign's "accuracy" records. Used by run_campaign.py and
-report.py.
+`published` figures are the paper's; `ours` come from a campaign's "accuracy" records, and of Table 3 from its times.
+Used by run_campaign.py and report.py.
 """
+
+import re
 
 # Table 1: by iteration, the cumulative % of rows that have left the bisection; by k 16, 32, 64, 96, 128.
 KS = [16, 32, 64, 96, 128]
@@ -26,6 +28,15 @@ EARLY_STOP = {
     7: [(2.67, 4.10, 83.17), (1.38, 2.79, 89.51), (0.79, 1.87, 93.68), (0.61, 2.00, 95.33), (0.47, 2.30, 96.35)],
     8: [(2.61, 4.06, 83.68), (1.31, 2.69, 90.19), (0.71, 1.72, 94.35), (0.55, 1.82, 95.94), (0.41, 2.11, 96.86)],
 }
+
+# Table 3: by cols, how many times faster than torch.topk, mean over rows and k, on an A6000: by max_iter, then exact.
+STEPS = [2, 3, 4, 5, 6, 7, 8, None]
+SPEEDUP = {
+    256: [13.07, 12.32, 11.46, 10.86, 10.32, 9.88, 9.55, 8.88],
+    512: [11.66, 11.37, 10.43, 9.51, 8.87, 8.34, 7.98, 7.27],
+    768: [9.73, 9.44, 8.72, 7.75, 7.16, 6.78, 6.46, 5.72],
+}
+TIMED = re.compile(r"(top_k/(\d+)x(\d+)/f32/k(\d+)/i32)(?:/max_iter(\d+))?")
 
 # Table 5: (cols, k): the mean exit that the paper measured, and its E(n).
 EXPECTED = {
@@ -97,11 +108,44 @@ def table_5(records):
     return markdown(title, ["cols", "k", "ours", "published", "E(n)", "E(n), published"], rows)
 
 
-def tables(records):
-    """Lines of Markdown; none where a campaign measured no accuracy."""
-    lines = []
-    for number, make in ((1, table_1), (2, table_2), (5, table_5)):
-        of_table = [r for r in records if r["table"] == number]
-        if of_table:
-            lines += make(of_table)
+def table_3(records):
+    """Over the rows and k of which every number of steps was timed, beside torch in the same run."""
+    times = {}
+    for record in records:
+        match = TIMED.fullmatch(record["work"])
+        if match and record["verified"]:
+            steps = int(match[5]) if match[5] else None
+            times.setdefault((int(match[3]), int(match[2]), int(match[4])), {})[steps] = record
+    speedups = {}
+    shapes = set()
+    for (cols, rows, k), by_steps in times.items():
+        torch_ms = by_steps.get(None, {}).get("peers", {}).get("torch")
+        if cols in SPEEDUP and isinstance(torch_ms, float) and all(steps in by_steps for steps in STEPS):
+            speedups.setdefault(cols, []).append([torch_ms / by_steps[steps]["ms"] for steps in STEPS])
+            shapes.add((rows, k))
+    if not speedups:
+        return []
+    rows = []
+    for cols, of_shapes in sorted(speedups.items()):
+        means = [sum(column) / len(column) for column in zip(*of_shapes)]
+        rows.append([str(cols), *(f"{ours:.2f} / {p:.2f}" for ours, p in zip(means, SPEEDUP[cols]))])
+    title = (
+        f"How many times faster than torch.topk in this run, mean over {listed(r for r, _ in shapes)} rows and k "
+        f"{listed(k for _, k in shapes)}: ours / published, on an A6000 (Table 3)."
+    )
+    return markdown(title, ["cols", *(f"max_iter {s}" if s else "exact" for s in STEPS)], rows)
+
+
+def listed(numbers):
+    return ", ".join(f"{n:,}" for n in sorted(set(numbers)))
+
+
+def tables(document):
+    """Lines of Markdown from a campaign's document; none where it has none of these figures."""
+    accuracy = document.get("accuracy") or []
+    of_table = {number: [r for r in accuracy if r["table"] == number] for number in (1, 2, 5)}
+    lines = table_1(of_table[1]) if of_table[1] else []
+    lines += table_2(of_table[2]) if of_table[2] else []
+    lines += table_3(document["records"])
+    lines += table_5(of_table[5]) if of_table[5] else []
     return lines

@@ -17,6 +17,7 @@ namespace shortlist::benchmark {
 namespace {
 
 constexpr std::int64_t kCheckedValues = std::int64_t{1} << 24;   // the oracle sorts so many in about half a second
+constexpr std::int64_t kCheckedOnGpu = std::int64_t{1} << 22;    // of each of some three hundred jobs
 constexpr std::int64_t kRotatedBytes = std::int64_t{256} << 20;  // several times the L2 cache of a GPU
 constexpr std::int64_t kMostCopies = 64;
 constexpr int kPoison = 0xA5;  // no right output has these bytes everywhere, so that what was not written is seen
@@ -51,19 +52,27 @@ std::string work_name(const rows_job& job, std::string_view place) {
   return name;
 }
 
-rows_truth::rows_truth(const row_matrix& matrix, const rows_job& job) : job_(job) {
-  const std::int64_t most = std::max<std::int64_t>(1, kCheckedValues / job.cols);
+rows_truth::rows_truth(const row_matrix& matrix, const rows_job& job, std::int64_t most_values) : job_(job) {
+  const std::int64_t most = std::max<std::int64_t>(1, most_values / job.cols);
   const std::int64_t step = (job.rows + most - 1) / most;
-  add(matrix, 0, step, (job.rows + step - 1) / step);
-  if (step > 1) add(matrix, job.rows - step, 1, step);
+  const bool by_oracle = job.cols <= most_values;
+  add(matrix, 0, step, (job.rows + step - 1) / step, by_oracle);
+  if (step > 1) add(matrix, job.rows - step, 1, step, by_oracle);
 }
 
-void rows_truth::add(const row_matrix& matrix, std::int64_t first, std::int64_t step, std::int64_t count) {
+void rows_truth::add(const row_matrix& matrix, std::int64_t first, std::int64_t step, std::int64_t count,
+                     bool by_oracle) {
   rows_job part = job_;
   part.rows = count;
   sample right{first, step, count, {}, {}};
   right.values.resize(static_cast<std::size_t>(part.values_bytes()));
   right.indices.resize(static_cast<std::size_t>(part.indices_bytes()));
+  if (!by_oracle) {
+    top_k(stream(device::cpu()), matrix.every(first, step, count), job_.options,
+          {.values = right.values.data(), .indices = right.indices.data(), .indices_as = job_.indices_as});
+    samples_.push_back(std::move(right));
+    return;
+  }
   over_cores(count, [&](std::int64_t from, std::int64_t to) {
     reference_top_k(matrix.every(first + from * step, step, to - from), job_.options,
                     {.values = right.values.data() + part.values_bytes() / count * from,
@@ -112,7 +121,7 @@ void run_on_cpu(row_matrix& matrix, const rows_job& job, const std::string& work
     const auto select = [&] {
       top_k(s, matrix.view(), job.options, {.values = values, .indices = indices, .indices_as = job.indices_as});
     };
-    const rows_truth right(matrix, job);
+    const rows_truth right(matrix, job, kCheckedValues);
     const auto verify = [&] {
       if (const auto difference = right.first_difference(values, indices)) throw std::runtime_error(*difference);
     };
@@ -130,51 +139,51 @@ void run_on_cpu(row_matrix& matrix, const rows_job& job, const std::string& work
   }
 }
 
-void run_on_gpu(gpu_clock& gpu, const row_matrix& matrix, const rows_job& job, const std::string& work,
+gpu_matrices::gpu_matrices(gpu_clock& gpu, const row_matrix& matrix)
+    : host_(matrix),
+      copies_(std::clamp<std::int64_t>(kRotatedBytes / matrix.bytes() + 1, 1, kMostCopies)),
+      memory_(device::cuda(0), copies_ * matrix.bytes()) {
+  const stream s = stream::wrap(device::cuda(0), gpu.stream());
+  buffer first(s.where(), matrix.bytes());
+  first.upload(s, matrix.data());
+  for (std::int64_t i = 0; i < copies_; ++i) {
+    gpu.copy(static_cast<std::byte*>(memory_.data()) + i * matrix.bytes(), first.data(), matrix.bytes());
+  }
+  s.synchronize();
+}
+
+void run_on_gpu(gpu_clock& gpu, const gpu_matrices& matrices, const rows_job& job, const std::string& work,
                 const patience& limit, results& out, const nlohmann::ordered_json& more) {
   if (!out.wants(work)) return;
   try {
-    const device where = device::cuda(0);
-    const stream s = stream::wrap(where, gpu.stream());
-    const std::int64_t copies = std::clamp<std::int64_t>(kRotatedBytes / matrix.bytes() + 1, 1, kMostCopies);
-    buffer matrices(where, copies * matrix.bytes());
-    buffer outputs(where, job.room_bytes());
-    const auto copy_of = [&](std::int64_t run) {
-      return static_cast<std::byte*>(matrices.data()) + run % copies * matrix.bytes();
-    };
-    {
-      buffer first(where, matrix.bytes());
-      first.upload(s, matrix.data());
-      for (std::int64_t i = 0; i < copies; ++i) gpu.copy(copy_of(i), first.data(), matrix.bytes());
-      s.synchronize();
-    }
+    const stream s = stream::wrap(device::cuda(0), gpu.stream());
+    std::vector<std::byte> found(static_cast<std::size_t>(job.room_bytes()), std::byte{kPoison});
+    buffer outputs(s.where(), job.room_bytes());
+    buffer poison(s.where(), job.room_bytes());
+    poison.upload(s, found.data());
     auto* values = static_cast<std::byte*>(outputs.data());
     const auto select = [&](std::int64_t run) {
-      top_k(s, {copy_of(run), job.type, job.rows, job.cols, job.cols}, job.options,
+      top_k(s, {matrices.of_run(run), job.type, job.rows, job.cols, job.cols}, job.options,
             {.values = values, .indices = values + job.indices_at(), .indices_as = job.indices_as});
     };
-    const rows_truth right(matrix, job);
-    std::vector<std::byte> found(static_cast<std::size_t>(job.room_bytes()));
-    const auto poison = [&] {
-      std::memset(found.data(), kPoison, found.size());
-      outputs.upload(s, found.data());
-    };
+    const rows_truth right(matrices.host(), job, kCheckedOnGpu);
+    const auto spoil = [&] { gpu.copy(values, poison.data(), job.room_bytes()); };
     const auto verify = [&] {
       outputs.download(s, found.data());
       if (const auto difference = right.first_difference(found.data(), found.data() + job.indices_at())) {
         throw std::runtime_error(*difference);
       }
     };
-    poison();
+    spoil();
     select(0);
     verify();
     const gpu_clock::graph graph = gpu.capture([&] { select(0); });
-    poison();
+    spoil();
     graph.replay();
     verify();
     const timing time = repeat(limit, [&](std::int64_t run) { return gpu.time_ms([&] { select(run); }); });
     verify();
-    nlohmann::ordered_json fields = {{"checked_rows", right.rows()}, {"copies", copies}};
+    nlohmann::ordered_json fields = {{"checked_rows", right.rows()}, {"copies", matrices.copies()}};
     if (more.is_object()) fields.update(more);
     out.add(work, {.time = time, .bytes = job.bytes(), .limit_ms = gpu.read_ms(job.bytes())}, fields);
   } catch (const std::exception& failure) {

@@ -44,10 +44,11 @@ struct rows_job {
 std::string work_name(const rows_job& job, std::string_view place = {});
 
 /// The oracle's answer for a matrix, or for a sample of its rows where the oracle would take too long: rows at equal
-/// distances, and the last ones.
+/// distances, and the last ones. Of rows longer than that the CPU backend's answer, which needs no sort.
 class rows_truth {
  public:
-  rows_truth(const row_matrix& matrix, const rows_job& job);
+  /// @param most_values of the matrix that are looked at.
+  rows_truth(const row_matrix& matrix, const rows_job& job, std::int64_t most_values);
 
   /// How many rows are compared.
   std::int64_t rows() const;
@@ -62,7 +63,7 @@ class rows_truth {
     std::vector<std::byte> values;
     std::vector<std::byte> indices;
   };
-  void add(const row_matrix& matrix, std::int64_t first, std::int64_t step, std::int64_t count);
+  void add(const row_matrix& matrix, std::int64_t first, std::int64_t step, std::int64_t count, bool by_oracle);
   rows_job job_;
   std::vector<sample> samples_;
 };
@@ -72,9 +73,27 @@ class rows_truth {
 void run_on_cpu(row_matrix& matrix, const rows_job& job, const std::string& work, const patience& limit, results& out,
                 const nlohmann::ordered_json& more = {});
 
-/// On the GPU: device to device, one matrix after another out of so many copies that the L2 cache holds none of them.
-/// Also captured in a graph once and replayed. The limit is one read of the job's bytes by the GPU.
-void run_on_gpu(gpu_clock& gpu, const row_matrix& matrix, const rows_job& job, const std::string& work,
+/// Copies of a matrix in the GPU's memory, so many that its L2 cache holds none of them when all have had their turn.
+class gpu_matrices {
+ public:
+  gpu_matrices(gpu_clock& gpu, const row_matrix& matrix);
+
+  const row_matrix& host() const { return host_; }
+  std::int64_t copies() const { return copies_; }
+  /// The copy whose turn it is in run `run`.
+  const std::byte* of_run(std::int64_t run) const {
+    return static_cast<const std::byte*>(memory_.data()) + run % copies_ * host_.bytes();
+  }
+
+ private:
+  const row_matrix& host_;
+  std::int64_t copies_;
+  buffer memory_;
+};
+
+/// On the GPU: device to device, one copy of the matrix after another. Also captured in a graph once and replayed.
+/// The limit is one read of the job's bytes by the GPU.
+void run_on_gpu(gpu_clock& gpu, const gpu_matrices& matrices, const rows_job& job, const std::string& work,
                 const patience& limit, results& out, const nlohmann::ordered_json& more = {});
 
 }  // namespace shortlist::benchmark

@@ -24,7 +24,8 @@ constexpr float kEqualValue = 0.75f;
 constexpr std::int64_t kNanEvery = 10;
 constexpr std::int64_t kChunkCols = 1 << 16;  // a long row is generated in pieces, so that one row too uses all cores
 
-void generate(row_values values, std::int64_t row, std::int64_t piece, float* to, std::int64_t count) {
+void generate(row_values values, std::int64_t row, std::int64_t cols, std::int64_t piece, float* to,
+              std::int64_t count) {
   random_row random(kValuesSeed, row * 4096 + piece);
   switch (values) {
     case row_values::normal: random.normal(to, count); return;
@@ -42,6 +43,11 @@ void generate(row_values values, std::int64_t row, std::int64_t piece, float* to
       random.normal(to, count);
       if (row % kNanEvery == 0 && piece == 0) {
         to[random.next() % static_cast<std::uint64_t>(count)] = std::numeric_limits<float>::quiet_NaN();
+      }
+      return;
+    case row_values::ascending:
+      for (std::int64_t i = 0; i < count; ++i) {
+        to[i] = static_cast<float>(static_cast<double>(piece * kChunkCols + i) / static_cast<double>(cols));
       }
       return;
   }
@@ -70,6 +76,7 @@ std::string_view to_string(row_values values) {
     case row_values::ties90: return "ties90";
     case row_values::all_equal: return "all_equal";
     case row_values::nan10: return "nan10";
+    case row_values::ascending: return "ascending";
   }
   return "";
 }
@@ -95,7 +102,7 @@ row_matrix::row_matrix(std::int64_t rows, std::int64_t cols, value_type type, ro
       const std::int64_t row = i / pieces;
       const std::int64_t piece = i % pieces;
       const std::int64_t count = std::min(kChunkCols, cols - piece * kChunkCols);
-      generate(values, row, piece, some.data(), count);
+      generate(values, row, cols, piece, some.data(), count);
       store(some.data(), count, type, memory_.get() + (row * cols + piece * kChunkCols) * size_bytes(type));
     }
   });

@@ -18,6 +18,7 @@ enum class row_values : std::uint8_t {
   ties90,     ///< nine values of ten are one number, which the k-th best is too
   all_equal,  ///< one number
   nan10,      ///< normal; every tenth row holds one NaN
+  ascending,  ///< column over cols: the best come last
 };
 
 std::string_view to_string(row_values values);

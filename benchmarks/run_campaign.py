@@ -27,7 +27,7 @@ CAMPAIGNS = {
     "flat_gpu": "the table of targets on the GPU: shapes, types, batches, distributions, k, allocations, threads, "
     "and where the CPU is faster",
     "flat_cpu": "one query and batches on the CPU, beside its read bandwidth",
-    "rows": "row-wise top k on the CPU: shapes, types, k, hard data, early stops and how exact these are",
+    "rows": "row-wise top k on the CPU and the GPU: shapes, types, k, hard data, early stops and how exact these are",
 }
 PEERS = {
     "torch": "peers_torch.py",
@@ -235,8 +235,9 @@ def main():
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(table(document))
-    if document.get("accuracy"):
-        print("\n" + "\n".join(rows_accuracy.tables(document["accuracy"])).rstrip())
+    tables = rows_accuracy.tables(document)
+    if tables:
+        print("\n" + "\n".join(tables).rstrip())
     print(f"\nwritten to {file}")
     if not right:
         say("run_campaign: an answer was wrong or work failed; see WRONG above")

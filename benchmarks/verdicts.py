@@ -13,7 +13,7 @@ SPEEDUP_OF_BATCH = {16: 1.4, 256: 0.85}
 ROWS_SPEEDUP = {"top_k/65536x256/f32/k32/cpu": 5, "top_k/65536x1024/f32/k64/cpu": 5}
 
 # These campaigns measure the CPU, whatever else the machine has.
-CPU_CAMPAIGNS = ("flat_cpu", "rows")
+CPU_CAMPAIGNS = ("flat_cpu",)
 
 # Above this load, as a share of the cores, others were working too, and the figures are wrong.
 BUSY_SHARE = 0.5
@@ -30,6 +30,11 @@ class Peer(NamedTuple):
     name: str
     ms: float
     anchor: bool
+
+
+def is_on_cpu(work):
+    """Whether work ran on the CPU, in a campaign that measures both."""
+    return "/cpu" in work
 
 
 def peers(record):
