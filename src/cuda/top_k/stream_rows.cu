@@ -50,22 +50,24 @@ constexpr std::uint32_t kListRoom = 4096;     // places above k in a list: at le
 constexpr std::int64_t kMostK = 2048;         // lists of it let two blocks share a multiprocessor
 constexpr std::int64_t kLeastColumns = 1025;  // shorter rows fit in a warp
 constexpr std::int64_t kMostColumns = (std::int64_t{1} << 32) - 2;  // a column is half of a key
-constexpr std::uint32_t kCounted = 256;  // keys are ranked by all pairs up to here, and by passes above
-constexpr int kLevels = kWarp;           // bins of what is appended: a warp sums them up at once
-constexpr std::uint32_t kLeastTold = 5;  // the bins are looked at every 2^5 keys, or about every k
+constexpr std::uint32_t kCounted = 256;    // keys are ranked by all pairs up to here, and sorted above
+constexpr std::uint32_t kCountedCut = 96;  // the same for a cut, for which one pass over bins is enough mostly
+constexpr int kLevels = kWarp;             // bins of what is appended: a warp sums them up at once
+constexpr std::uint32_t kLeastTold = 5;  // bins are looked at every 2^5 keys, or every quarter or half of a share of k
 constexpr int kBins = 2048;
 constexpr int kBinsPerThread = (kBins + kThreads - 1) / kThreads;
 constexpr int kHeld = 4;                            // keys of a thread between two barriers of keep_from
 constexpr std::uint64_t kEverything = 1;            // a cut that every column reaches
 constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
 static_assert(kListRoom >= kChunk * 16 / 2, "a chunk must fit above k");
-static_assert(kCounted <= kThreads, "all pairs: a thread or several a key");
+static_assert(kCounted <= kThreads && kCountedCut <= kThreads, "all pairs: a thread or several a key");
 
 /// What a team shares in global memory; its two sets of maxima and its list follow.
 struct alignas(128) team_board {
-  unsigned long long cut;  // the best of the cuts that blocks found in their lists
-  std::uint32_t found;     // keys in the team's list
-  std::uint32_t arrived;   // blocks that have handed over
+  unsigned long long cut;         // the best of the cuts that blocks found in their lists
+  std::uint32_t found;            // keys in the team's list
+  std::uint32_t arrived;          // blocks that have handed over
+  std::uint32_t levels[kLevels];  // what blocks have told of their bins: all begin with the same
 };
 
 struct stream_args {
@@ -81,13 +83,14 @@ struct stream_args {
   __host__ __device__ std::uint32_t team_groups() const { return team * groups; }
 };
 
-/// What the blocks' warps share while they stream.
+/// What a block's warps share while they stream.
 struct stream_state {
   unsigned long long cut;         // only rises
   std::uint32_t count;            // keys in the list; more than its capacity after an append that did not fit
   std::uint32_t base;             // of the bins: the key of the cut when they were empty
   std::uint32_t shift;            // log2 of a bin's width
-  std::uint32_t levels[kLevels];  // keys appended since then, by value; the last bin has all that are better, too
+  bool common;                    // the bins are those of the whole team
+  std::uint32_t levels[kLevels];  // keys appended and not told, by value; the last bin has all that are better, too
 };
 
 struct alignas(16) stream_scratch {
@@ -122,6 +125,8 @@ struct block_list {
 constexpr std::uint32_t kVectorPitch = kThreads * 16;  // bytes from a thread's vector to its next
 constexpr std::uint32_t kStagePitch = kVectors * kVectorPitch;
 constexpr std::int64_t kRingBytes = std::int64_t{kStages} * kStagePitch;
+static_assert(kRingBytes >= kMostK * std::int64_t{sizeof(std::uint64_t)},
+              "k keys beside as many maxima as a list holds");
 
 /// One warp's part of a row, in vectors of 16 bytes counted from the row's first whole one.
 template <class Stored>
@@ -362,12 +367,18 @@ __device__ __forceinline__ std::uint32_t reaching(const uint4 (&raw)[kVectors], 
   return reach;
 }
 
-/// The bins of what was appended: a cut that k columns reach, as far as bins can tell, for the block and its team.
-/// A warp comes.
+/// Looks for a cut that k columns reach, as far as bins can tell: the team's, or the block's own where it has begun
+/// new ones. Every column is counted once. A warp comes.
 __device__ __forceinline__ void raise_by_levels(stream_state& state, team_board* board, std::uint32_t k) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::uint32_t level = kLevels - 1 - lane;
-  const std::uint32_t mine = *static_cast<volatile std::uint32_t*>(&state.levels[level]);
+  std::uint32_t mine = 0;
+  if (board && state.common) {
+    const std::uint32_t fresh = atomicExch(&state.levels[level], 0u);
+    mine = atomicAdd(&board->levels[level], fresh) + fresh;
+  } else {
+    mine = *static_cast<volatile std::uint32_t*>(&state.levels[level]);
+  }
   const unsigned enough = __ballot_sync(kFullWarp, lanes_before(mine) + mine >= k);
   if (enough == 0 || lane != __ffs(static_cast<int>(enough)) - 1) return;
   unsigned long long cut = static_cast<unsigned long long>(state.base + (level << state.shift)) << 32;
@@ -377,11 +388,13 @@ __device__ __forceinline__ void raise_by_levels(stream_state& state, team_board*
 }
 
 /// Empties the bins, which are to tell keys apart from the cut's up to the largest's.
-__device__ __forceinline__ void start_levels(stream_state& state, std::uint64_t cut, std::uint32_t largest) {
+__device__ __forceinline__ void start_levels(stream_state& state, std::uint64_t cut, std::uint32_t largest,
+                                             bool common) {
   const std::uint32_t base = core::key_of(cut);
   const std::uint32_t width = max(largest, base) - base;
   constexpr int kLevelBits = std::bit_width(static_cast<unsigned>(kLevels)) - 1;
   state.base = base;
+  state.common = common;
   state.shift = max(0, 32 - __clz(static_cast<int>(width)) - kLevelBits);
   for (int l = 0; l < kLevels; l++) state.levels[l] = 0;
 }
@@ -390,12 +403,13 @@ __device__ __forceinline__ void count_level(stream_state& state, std::uint32_t k
   atomicAdd(&state.levels[min(level, std::uint32_t{kLevels - 1})], 1u);
 }
 
-/// Appends what reaches the cut of the chunk that a warp has in a stage, all of it or nothing.
+/// Appends what reaches the cut of the chunk that a warp has in a stage, all of it or nothing. Bins are looked at every
+/// 2^told keys.
 /// @returns false if it did not fit; the list has then overflowed, and what was left of it holds no keys.
 template <class Stored>
 __device__ __forceinline__ bool append_chunk(const block_list& list, const row_slice<Stored>& slice,
                                              std::uint32_t first, const unsigned char* stage, std::uint32_t reach,
-                                             bool negated, team_board* board, std::uint32_t k) {
+                                             bool negated, team_board* board, std::uint32_t k, std::uint32_t told) {
   constexpr std::uint32_t kPerVector = row_slice<Stored>::kPerVector;
   stream_state& state = list.scratch->state;
   const std::uint32_t lane = threadIdx.x % kWarp;
@@ -430,7 +444,6 @@ __device__ __forceinline__ bool append_chunk(const block_list& list, const row_s
     }
     at += __popc(those);
   }
-  const std::uint32_t told = max(kLeastTold, 31u - __clz(static_cast<int>(k)));
   if ((begin ^ at) >> told) raise_by_levels(state, board, k);
   return true;
 }
@@ -455,13 +468,13 @@ __device__ __forceinline__ void start_list(const block_list& list, const whole_r
     if (threadIdx.x == 0) {
       list.scratch->state.count = __popc(those);
       list.scratch->state.cut = cut;
-      start_levels(list.scratch->state, cut, list.scratch->largest);
+      start_levels(list.scratch->state, cut, list.scratch->largest, true);
     }
   }
   __syncthreads();
 }
 
-/// The k-th largest of up to kCounted keys, by all pairs. @pre there are k.
+/// The k-th largest of up to kCountedCut keys, by all pairs. @pre there are k.
 __device__ __forceinline__ std::uint64_t counted_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
                                                      stream_scratch& scratch) {
   rank_by_counting<kThreads>(keys, n, [&](std::uint32_t rank, std::uint64_t key) {
@@ -530,7 +543,7 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
   __syncthreads();  // the ranges have been read
   if (there < k) return kEverything;
   if (there == k) return max(static_cast<std::uint64_t>(smallest) << 32, kEverything);
-  if (n <= kCounted) return counted_cut(keys, n, k, scratch);
+  if (n <= kCountedCut) return counted_cut(keys, n, k, scratch);
 
   std::uint64_t low = static_cast<std::uint64_t>(smallest) << 32;
   std::uint64_t high = static_cast<std::uint64_t>(largest) << 32 | ~0u;
@@ -664,7 +677,7 @@ __device__ __forceinline__ void raise_cut(const block_list& list, const row_team
     unsigned long long cut = max(state.cut, static_cast<unsigned long long>(of_list));
     if (team.board) cut = max(cut, atomicMax(&team.board->cut, cut));
     state.cut = cut;
-    start_levels(state, cut, list.scratch->largest);
+    start_levels(state, cut, list.scratch->largest, false);
   }
   __syncthreads();
   const std::uint32_t n = list.count();
@@ -682,6 +695,7 @@ __device__ __forceinline__ void stream_slices(const block_list& list, const row_
                                               std::uint32_t (&chunks)[kStages], unsigned char* ring, std::uint32_t flip,
                                               std::uint32_t k) {
   const std::uint32_t ring_address = shared_address(ring);
+  const std::uint32_t told = max(kLeastTold, 30u - __clz(static_cast<int>(max(k / team.size, 2u))));
   std::uint32_t stage = 0;  // bytes from the ring's begin
   for (;;) {
     while (chunks[0] != kNoChunk) {
@@ -693,7 +707,7 @@ __device__ __forceinline__ void stream_slices(const block_list& list, const row_
       if (__any_sync(kFullWarp, best_of<Stored>(raw) >= least.value || least.all || full)) {
         if (__any_sync(kFullWarp, full)) break;  // the same answer in all lanes
         const std::uint32_t reach = reaching<Stored>(raw, least);
-        if (!append_chunk(list, slice, chunks[0], ring + stage, reach, flip != 0, team.board, k)) break;
+        if (!append_chunk(list, slice, chunks[0], ring + stage, reach, flip != 0, team.board, k, told)) break;
       }
 #pragma unroll
       for (int s = 0; s < kStages - 1; s++) chunks[s] = chunks[s + 1];
@@ -760,14 +774,24 @@ __device__ __forceinline__ void write_row(const stream_args& args, const block_l
   const bool negated = request.options.order == order::smallest;
   const bool sorted = request.options.sorted;
   const auto k = static_cast<std::uint32_t>(request.options.k);
-  if (list.count() > k && (!sorted || list.count() > kCounted)) keep_best(list, k);
-  const std::uint32_t n = list.count();
+  if (list.count() > k && list.count() > kCounted) keep_best(list, k);
+  std::uint32_t n = list.count();
   // By column: the halves of a key change places, and smaller columns are larger then.
   const auto turned = [](std::uint64_t key) { return key << 32 | key >> 32; };
-  if (!sorted) {
+  if (!sorted && n > k) {
+    std::uint32_t place = k;
+    std::uint64_t mine = core::kNoRow;
+    rank_by_counting<kThreads>(list.keys, n, [&](std::uint32_t rank, std::uint64_t key) {
+      place = rank;
+      mine = turned(key);
+    });
+    __syncthreads();  // all have read the keys
+    if (place < k) list.keys[place] = mine;
+    n = k;
+  } else if (!sorted) {
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) list.keys[i] = turned(list.keys[i]);
-    __syncthreads();
   }
+  __syncthreads();
   const std::int64_t to = row * k;
   for_each_in_order(list, n, [&](std::uint32_t rank, std::uint64_t key) {
     if (rank >= k) return;
