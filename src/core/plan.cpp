@@ -140,8 +140,7 @@ constexpr cpu_top_k_rule kCpuTopKRules[] = {
 
 // What block_rows holds in shared memory: 227 KB are a block's, of which 1 KB is for more than the row and its entries.
 constexpr std::int64_t kBlockRowsBytes = 226 * 1024;
-constexpr std::int64_t kBlockRowsMinCols = 2048;    // its smallest kernel has room for so many
-constexpr std::int64_t kBlockRowsMaxCols = 32'768;  // its largest
+constexpr std::int64_t kBlockRowsMinCols = 2048;  // its smallest kernel has room for so many
 
 constexpr std::int64_t power_of_two_from(std::int64_t least) {
   std::int64_t power = 1;
@@ -180,17 +179,17 @@ struct cuda_top_k_rule {
 };
 
 constexpr cuda_top_k_rule kCudaTopKRules[] = {
-    {.max_cols = 1024,
+    {.max_cols = kWarpRowsMaxCols,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
     {.max_cols = kBlockRowsMaxCols,
      .max_block_rows_bytes = kBlockRowsBytes,
      .algorithm = top_k_algorithm::block_rows,
      .reason = "a row and its entries fit the shared memory of a block: it is read once, while other blocks search"},
-    {.min_cols = 1025,                                      // shorter rows fit a warp
-     .max_cols = (std::int64_t{1} << 32) - 2,               // a column is half of a key
+    {.min_cols = kStreamRowsMinCols,
+     .max_cols = kStreamRowsMaxCols,
      .max_rows = std::numeric_limits<std::int32_t>::max(),  // a block or more for each
-     .max_k = 2048,                                         // lists of it let two blocks share a multiprocessor
+     .max_k = kStreamRowsMaxK,
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::stream_rows,
      .reason = "long rows, k within 2048: blocks stream a row once past a cut that its k best surely reach"},

@@ -231,10 +231,11 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   const environment_value unset(kForceTopK, nullptr);
   using enum top_k_algorithm;
   EXPECT_EQ(on_cuda({.rows = 1 << 20, .cols = 256, .k = 32}), warp_rows);
-  EXPECT_EQ(on_cuda({.rows = 1, .cols = 1024, .k = 1024, .early_stop = true, .mask = true}), warp_rows);
-  EXPECT_EQ(on_cuda({.rows = 65'536, .cols = 1025, .k = 64}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 1, .cols = kWarpRowsMaxCols, .k = kWarpRowsMaxCols, .early_stop = true, .mask = true}),
+            warp_rows);
+  EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxCols + 1, .k = 64}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
-  EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'769, .k = 2048}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kBlockRowsMaxCols + 1, .k = kStreamRowsMaxK}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = 1'000'000'000, .k = 100, .type = value_type::bf16}), stream_rows);
 }
 
