@@ -18,6 +18,7 @@
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/check.cuh"
+#include "cuda/runtime/stream_memory.cuh"
 #include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/radix_rows.hpp"
 #include "cuda/top_k/sort_rows.hpp"
@@ -142,6 +143,7 @@ class cuda_backend final : public core::backend {
     const current_device here(ordinal);
     check(cudaGetDeviceProperties(&properties_, ordinal), "reading the GPU's properties");
     prepare_flat_scan();
+    stream_pool();  // cannot be made while a stream is captured
   }
 
   device where() const noexcept override { return device::cuda(ordinal_); }

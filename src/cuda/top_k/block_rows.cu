@@ -103,8 +103,8 @@ std::int64_t columns_held(std::int64_t cols) {
 template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
   switch (columns_held(args.stage.columns_held())) {
-    case 2048: return launch_shape_of<Stored, 16, 128, 10>(stream, args, multiprocessors);
-    case 4096: return launch_shape_of<Stored, 32, 128, 6>(stream, args, multiprocessors);
+    case 2048: return launch_shape_of<Stored, 32, 64, 12>(stream, args, multiprocessors);
+    case 4096: return launch_shape_of<Stored, 64, 64, 10>(stream, args, multiprocessors);
     case 8192: return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
     case 16384: return launch_shape_of<Stored, 64, 256, 3>(stream, args, multiprocessors);
     default: return launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);

@@ -15,6 +15,7 @@
 namespace shortlist::cuda {
 
 constexpr int kPlainPasses = 8;    // interpolations that most rows end with
+constexpr int kPlainStalls = 2;    // counts like the ones before: more of plain interpolation leads nowhere
 constexpr int kFirstPasses = 6;    // more of them, with care, while the map is the row's
 constexpr int kLastPasses = 14;    // and with the map of the bracket, where ties take a few
 constexpr int kSameSide = 2;       // counts in a row on one side of k, after which brackets are halved
@@ -192,14 +193,14 @@ __device__ __forceinline__ half_border find_border(Group& group, const thread_ha
   half_bracket bracket{-reach, reach, reach, -reach};
   float at = 0.0f;
   float last = INFINITY;
-  bool stalled = false;
+  int stalls = 0;
 #pragma unroll 1
   for (int pass = 0; pass < kPlainPasses; pass++) {
     const float beyond = group.sum(halves.count_from(__float2half2_rn(at))) - wanted;
     if (!border.found) border.from = at;
     border.found = border.found || beyond == 0.0f;
-    stalled = beyond == last;
-    if (group.all(border.found || stalled)) break;
+    stalls += beyond == last ? 1 : 0;
+    if (group.all(border.found || stalls >= kPlainStalls)) break;
     last = beyond;
     bracket.narrow(at, beyond);
     at = bracket.inside();
@@ -209,7 +210,7 @@ __device__ __forceinline__ half_border find_border(Group& group, const thread_ha
   if (group.all(border.found || !usable)) return border;
   if (bracket.low == -reach) bracket.low = -INFINITY;
   if (bracket.high == reach) bracket.high = INFINITY;
-  find_hard_border(group, halves, wanted, usable, bracket, at, stalled ? 1 : 0, zoom, border);
+  find_hard_border(group, halves, wanted, usable, bracket, at, stalls > 0 ? 1 : 0, zoom, border);
   return border;
 }
 

@@ -188,6 +188,16 @@ class row_share {
     });
     return all;
   }
+  /// How many of a thread's columns reach a threshold.
+  __device__ __forceinline__ std::uint32_t count_from(float threshold) const {
+    std::uint32_t count = 0;
+    const bits there = present();
+    visit([&](unsigned v, float value) {
+      if (!whole() && !(there >> v & 1)) return;
+      count += value >= threshold ? 1u : 0u;
+    });
+    return count;
+  }
   /// Those >= from are sure, those in [fill_from, from) fill up. @pre all columns hold finite numbers.
   __device__ __forceinline__ row_marks<bits> marks_between(float fill_from, float from) const {
     row_marks<bits> marks;
@@ -427,12 +437,43 @@ struct row_shape {
   float deviation = 1.0f;
 };
 
+constexpr int kCountedSteps = 6;  // of Algorithm 2: counting them costs no more than finding the border
+
+/// Algorithm 2 by counting its midpoints. All that run in step call it.
+/// @param settled whether the marks are right: a row that holds NaN or an infinity takes the exact path.
+template <int Values, class Stored, class Group>
+__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> count_steps(
+    Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
+    bool& settled) {
+  const row_facts mine = share.facts(0);
+  float lower = -group.largest(-mine.least);
+  float upper = group.largest(mine.most);
+  const bool odd = !isfinite(group.sum(mine.odd));
+#pragma unroll 1
+  for (int step = 0; step < plan.stop.max_iter; step++) {
+    const float middle = midpoint(lower, upper);
+    const auto reached = static_cast<int>(group.sum(share.count_from(middle)));
+    (reached < plan.k ? upper : lower) = middle;
+  }
+  const bool takes_all = row.count <= plan.k;
+  settled = takes_all || !odd;
+  row_marks<typename row_share<Stored, Values>::bits> marks;
+  if (takes_all) {
+    marks.sure = share.present();
+  } else if (!odd) {
+    marks.sure = share.marks_between(lower, lower).sure;
+  }
+  return marks;
+}
+
 /// Marks the k best of a row, if fp16 numbers settle it. All that run in step call it. Plain: no early stop is asked.
 /// @param settled whether the marks are right; a row of no more than k columns always is.
 template <int Values, bool Plain, class Stored, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_halves(
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
     row_shape& shape, bool& settled) {
+  if (!Plain && plan.stop.by_count && plan.stop.max_iter <= kCountedSteps)
+    return count_steps<Values>(group, plan, row, share, settled);
   float mean = 0.0f;
   float variance = 0.0f;
   share.moments(group, mean, variance);

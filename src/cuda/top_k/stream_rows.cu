@@ -720,6 +720,16 @@ __device__ __forceinline__ void stream_slices(const block_list& list, const row_
   }
 }
 
+/// Leaves at most k keys in the list, and mostly no more than the block's share of what reaches the cut of the team.
+/// All threads come, after a barrier; they leave through one.
+__device__ __forceinline__ void shorten(const block_list& list, const row_team& team, std::uint32_t k) {
+  if (list.count() <= k) return;
+  if (threadIdx.x < kWarp) raise_by_levels(list.scratch->state, team.board, k);
+  __syncthreads();
+  keep_from(list, list.scratch->state.cut);
+  if (list.count() > k) keep_best(list, k);
+}
+
 /// Gives the block's list, of at most k keys, to its team. @returns whether this is the block that has them all.
 __device__ __forceinline__ bool hand_over(const block_list& list, const row_team& team) {
   stream_scratch& scratch = *list.scratch;
@@ -863,7 +873,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __
   stream_slices(list, team, slice, walk, chunks, own, flip, k);
   if (team.size > 1) {
     if (args.agrees_twice) agree_on_lists(args, team, list, reinterpret_cast<std::uint64_t*>(ring + kRingBytes), k);
-    if (list.count() > k) keep_best(list, k);
+    shorten(list, team, k);
     if (!hand_over(list, team)) return;
     gather(list, team, k);
   }
@@ -883,7 +893,8 @@ std::uint32_t groups_for(std::int64_t k, std::int64_t team, std::int64_t most) {
   return groups;
 }
 
-/// Whether so much may be left of a row in the team's lists that one block would be long about it.
+/// Whether so much may be left of a row in the team's lists that one block would be longer about it than all blocks are
+/// about agreeing once more: more than two lists.
 bool agrees_twice(const stream_args& args, std::int64_t vectors) {
   const std::int64_t k = args.request.options.k;
   const std::int64_t sampled = std::int64_t{args.team} * kWarps * kStages * kChunk;
@@ -891,7 +902,7 @@ bool agrees_twice(const stream_args& args, std::int64_t vectors) {
   constexpr double kReaching = 1.4;  // columns of the sample that reach the cut, over k
   const double expected =
       kReaching * static_cast<double>(k) * static_cast<double>(vectors) / static_cast<double>(sampled);
-  return std::min(expected, static_cast<double>(k * args.team)) > args.capacity / 2.0;
+  return std::min(expected, static_cast<double>(k * args.team)) > 2.0 * args.capacity;
 }
 
 /// blocks_per_multiprocessor, which is asked once for each GPU and size: a call would spend microseconds on it.
