@@ -109,7 +109,7 @@ struct top_k_output {
 /// @throws invalid_argument if k < 1 or k > cols, a stride or pointer is wrong, eps is negative or not finite, max_iter
 ///         is not in [1, 64], both are given, either is given for f64, cols do not fit `indices_as`, or `out` is not
 ///         one of the combinations above. The border of a ragged row outside [0, cols] throws on the CPU.
-/// @throws cuda_error if a launch fails, or no scratch memory is left for rows that several blocks share or for sorting.
+/// @throws cuda_error if a launch fails, or the GPU has no scratch memory left: for rows that blocks share, or to sort.
 /// Order and algorithms: docs/ordering.md, sections 8 and 9. Cost: one read of the matrix.
 /// Source: RTop-K (ICLR 2025), Algorithms 1 and 2.
 void top_k(const stream& s, const value_matrix& matrix, const top_k_options& options, const top_k_output& out,
