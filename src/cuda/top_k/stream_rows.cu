@@ -46,20 +46,21 @@ constexpr std::uint32_t kLineVectors = 8;     // 128 bytes: slices begin where l
 constexpr std::uint32_t kMostEven = 8;        // slices of more chunks take them whole, others divide evenly
 constexpr std::uint32_t kGroupsPerK = 2;      // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
 constexpr std::int64_t kLeastPiece = 8192;    // columns worth a block: five or six vectors a thread, of fp32
-constexpr std::uint32_t kListRoom = 4096;     // places above k in a list: at least a chunk's columns
+constexpr std::uint32_t kListRoom = 4096;     // places above k in a list: at least two chunks' columns
 constexpr std::int64_t kMostK = 2048;         // lists of it let two blocks share a multiprocessor
 constexpr std::int64_t kLeastColumns = 1025;  // shorter rows fit in a warp
 constexpr std::int64_t kMostColumns = (std::int64_t{1} << 32) - 2;  // a column is half of a key
 constexpr std::uint32_t kCounted = 256;    // keys are ranked by all pairs up to here, and sorted above
 constexpr std::uint32_t kCountedCut = 96;  // the same for a cut, for which one pass over bins is enough mostly
 constexpr int kLevels = kWarp;             // bins of what is appended: a warp sums them up at once
-constexpr std::uint32_t kLeastTold = 5;  // bins are looked at every 2^5 keys, or every quarter or half of a share of k
+constexpr std::uint32_t kLeastTold =
+    5;  // bins are looked at every 2^5 keys, or every eighth or quarter of a share of k
 constexpr int kBins = 2048;
 constexpr int kBinsPerThread = (kBins + kThreads - 1) / kThreads;
 constexpr int kHeld = 4;                            // keys of a thread between two barriers of keep_from
 constexpr std::uint64_t kEverything = 1;            // a cut that every column reaches
 constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
-static_assert(kListRoom >= kChunk * 16 / 2, "a chunk must fit above k");
+static_assert(kListRoom / 2 >= kChunk * 16 / 2, "a chunk must fit into what raise_cut frees");
 static_assert(kCounted <= kThreads && kCountedCut <= kThreads, "all pairs: a thread or several a key");
 
 /// What a team shares in global memory; its two sets of maxima and its list follow.
@@ -668,10 +669,14 @@ __device__ __forceinline__ std::uint64_t agree(const stream_args& args, const ro
   return cut_of(all, groups, k, k / kSlackShare, *list.scratch);
 }
 
-/// Cuts a full list down to its k best, and tells the team. The cut rises to one that the k best of the row still
-/// reach.
+/// Makes room in a full list: drops what no longer reaches the cut, or, if that is little, all but the k best, which
+/// raises the cut, of the team too.
 __device__ __forceinline__ void raise_cut(const block_list& list, const row_team& team, std::uint32_t k) {
   stream_state& state = list.scratch->state;
+  keep_from(list, state.cut);
+  const std::uint32_t left = list.count();
+  __syncthreads();  // before anything is appended
+  if (left <= list.capacity - kListRoom / 2) return;
   const std::uint64_t of_list = keep_best(list, k);
   if (threadIdx.x == 0) {
     unsigned long long cut = max(state.cut, static_cast<unsigned long long>(of_list));
@@ -695,7 +700,7 @@ __device__ __forceinline__ void stream_slices(const block_list& list, const row_
                                               std::uint32_t (&chunks)[kStages], unsigned char* ring, std::uint32_t flip,
                                               std::uint32_t k) {
   const std::uint32_t ring_address = shared_address(ring);
-  const std::uint32_t told = max(kLeastTold, 30u - __clz(static_cast<int>(max(k / team.size, 2u))));
+  const std::uint32_t told = max(kLeastTold, 29u - __clz(static_cast<int>(max(k / team.size, 4u))));
   std::uint32_t stage = 0;  // bytes from the ring's begin
   for (;;) {
     while (chunks[0] != kNoChunk) {
