@@ -8,6 +8,7 @@
 // share: docs/kernels.md.
 #include <algorithm>
 
+#include "core/plan.hpp"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
@@ -19,7 +20,6 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr std::int64_t kMaxSharedBytes = 227 * 1024;
 constexpr std::int64_t kStartBytes = 384;  // the barrier, and memory to meet in
 
 struct block_args {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
 }
 
 std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t columns) {
-  return kStartBytes + row_stage_of(request, kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
+  return kStartBytes + row_stage_of(request, core::kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
          staged_bytes(output_plan_of(request));
 }
 
@@ -113,19 +113,12 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
 
 }  // namespace
 
-bool block_rows_serve(const core::top_k_request& request) {
-  const value_matrix& matrix = request.matrix;
-  return matrix.type != value_type::f64 && matrix.col_stride == 1 && matrix.cols <= kBlockRowsMaxCols &&
-         shared_bytes_of(request, columns_held(row_stage_of(request, kBlockRowsMaxCols).columns_held())) <=
-             kMaxSharedBytes;
-}
-
 void launch_block_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   block_args args{};
   args.request = request;
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
-  args.stage = row_stage_of(request, kBlockRowsMaxCols);
+  args.stage = row_stage_of(request, core::kBlockRowsMaxCols);
   switch (request.matrix.type) {
     case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
     case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);

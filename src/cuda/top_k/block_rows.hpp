@@ -7,13 +7,8 @@
 
 namespace shortlist::cuda {
 
-/// The widest row that a block holds.
-inline constexpr std::int64_t kBlockRowsMaxCols = 32'768;
-
-/// Whether the rows of this request can be held so: neighbouring values of at most 32 bits, few enough, and, where they
-/// are sorted, room for the entries to sort.
-bool block_rows_serve(const core::top_k_request& request);
-/// Asynchronous on `stream`; one launch, can be captured.
+/// @pre core/plan.hpp chose it: values of at most 32 bits, one behind the other, no more than core::kBlockRowsMaxCols a
+/// row, and room for the entries. Asynchronous on `stream`; one launch, can be captured.
 void launch_block_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors);
 
 }  // namespace shortlist::cuda

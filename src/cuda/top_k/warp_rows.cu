@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "core/normal.hpp"
+#include "core/plan.hpp"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
@@ -156,17 +157,12 @@ void launch_type(cudaStream_t stream, warp_args& args, int multiprocessors) {
 
 }  // namespace
 
-bool warp_rows_serve(const core::top_k_request& request) {
-  return request.matrix.type != value_type::f64 && request.matrix.col_stride == 1 &&
-         request.matrix.cols <= kWarpRowsMaxCols;
-}
-
 void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   warp_args args{};
   args.request = request;
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
-  args.stage = row_stage_of(request, kWarpRowsMaxCols);
+  args.stage = row_stage_of(request, core::kWarpRowsMaxCols);
   switch (request.matrix.type) {
     case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
     case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);

@@ -7,12 +7,8 @@
 
 namespace shortlist::cuda {
 
-/// The widest row that the lanes of a warp hold.
-inline constexpr std::int64_t kWarpRowsMaxCols = 1024;
-
-/// Whether the rows of this request can be held so: neighbouring values of at most 16 or 32 bits, and few enough.
-bool warp_rows_serve(const core::top_k_request& request);
-/// Asynchronous on `stream`; one launch, can be captured.
+/// @pre core/plan.hpp chose it: values of at most 32 bits, one behind the other, no more than core::kWarpRowsMaxCols a
+/// row. Asynchronous on `stream`; one launch, can be captured.
 void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors);
 
 }  // namespace shortlist::cuda
