@@ -41,7 +41,7 @@ constexpr int kVectors = 4;  // of a chunk, in a lane
 constexpr int kStages = 2;   // chunks under way in a warp: 96 KB a multiprocessor, where about 40 KB hide the latency
 constexpr int kSampled = kStages * kVectors;        // vectors of a thread whose maxima make the first cut
 constexpr std::uint32_t kChunk = kVectors * kWarp;  // vectors that a warp loads at a time
-constexpr int kAhead = 4;  // chunks of a warp that come into L2 while teams meet: 25 MB on 132 multiprocessors
+constexpr int kAhead = 4;  // chunks of a warp that come into L2 while the cut is found: 25 MB on 132 multiprocessors
 constexpr std::uint32_t kNoChunk = ~0u;
 constexpr std::uint32_t kLineVectors = 8;     // 128 bytes: slices begin where lines do, if the row does
 constexpr std::uint32_t kMostEven = 8;        // slices of more chunks take them whole, others divide evenly
@@ -248,7 +248,7 @@ __device__ __forceinline__ void prefetch_line(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
-/// Brings a warp's next chunks into L2, so that memory does not rest while teams meet.
+/// Brings a warp's next chunks into L2, so that memory does not rest while the cut is found.
 template <class Stored>
 __device__ __forceinline__ void prefetch_chunks(const row_slice<Stored>& slice, chunk_walk<Stored> walk) {
   static_assert(kChunk <= kWarp * kLineVectors);
