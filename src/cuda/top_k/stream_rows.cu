@@ -5,13 +5,13 @@
 // maximum and a share of a vote. The cut: of disjoint groups of columns, the k-th largest of the groups' maxima is no
 // better than the k-th best of the row, and with two groups or more for each of the k it is hardly worse than the k-th
 // best of what the groups cover.
-// Steps: every warp loads the first chunks of its slice -> maxima of groups -> the team meets, every block finds the
-// cut -> slices are streamed, what reaches the cut goes to the block's list, and is counted in bins: where k columns
-// reach a bin, it is the cut; a full list is cut down to its k best -> where much may have been kept, the team agrees
-// on a cut of the lists -> lists to the team's, and the last block to hand over chooses, orders and writes.
-// A team of one block does the same without meetings. Keys are distinct, value above and column below, so that ties
-// need no care anywhere.
-// Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
+// Steps: every warp loads the first chunks of its slice, and asks L2 for the next -> maxima of groups -> the team
+// meets, every block finds the cut -> slices are streamed, what reaches the cut goes to the block's list, and is
+// counted in bins that the team sums up: a bin that k columns reach is the next cut; a full list is shortened by it, or
+// to its k best -> where much may have been kept, the team agrees on a cut of the lists -> lists to the team's, and the
+// last block to hand over chooses, orders and writes. A team of one block does the same without meetings. Keys are
+// distinct, value above and column below, so that ties need no care anywhere. Limit: bytes(in) over read bandwidth.
+// Measured share: docs/kernels.md.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -54,8 +54,7 @@ constexpr std::int64_t kMostColumns = (std::int64_t{1} << 32) - 2;  // a column 
 constexpr std::uint32_t kCounted = 256;    // keys are ranked by all pairs up to here, and sorted above
 constexpr std::uint32_t kCountedCut = 96;  // the same for a cut, for which one pass over bins is enough mostly
 constexpr int kLevels = kWarp;             // bins of what is appended: a warp sums them up at once
-constexpr std::uint32_t kLeastTold =
-    5;  // bins are looked at every 2^5 keys, or every eighth or quarter of a share of k
+constexpr std::uint32_t kLeastTold = 5;    // bins are looked at every 2^5 keys, or 1/8 of a block's share of k
 constexpr int kBins = 2048;
 constexpr int kBinsPerThread = (kBins + kThreads - 1) / kThreads;
 constexpr int kHeld = 4;                            // keys of a thread between two barriers of keep_from
