@@ -252,24 +252,13 @@ class cuda_backend final : public core::backend {
   void top_k(void* stream, const core::top_k_request& request) override {
     const current_device here(ordinal_);
     const int multiprocessors = properties_.multiProcessorCount;
-    const top_k_options& options = request.options;
-    const bool mask = request.out.mask != nullptr;
-    const top_k_shape shape{.rows = request.matrix.rows,
-                            .cols = request.matrix.cols,
-                            .k = options.k,
-                            .type = request.matrix.type,
-                            .early_stop = options.eps.has_value() || options.max_iter.has_value(),
-                            .sorted = options.sorted,
-                            .mask = mask,
-                            .indices_as = request.out.indices_as,
-                            .col_stride = request.matrix.col_stride};
-    switch (core::choose_top_k_algorithm(device_kind::cuda, shape)) {
+    switch (core::choose_top_k_algorithm(device_kind::cuda, core::shape_of(request))) {
       case core::top_k_algorithm::warp_rows: return launch_warp_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::block_rows: return launch_block_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);
       default:
         launch_radix_rows(native(stream), request, multiprocessors);
-        if (options.sorted && !mask) launch_sort_rows(native(stream), request);
+        if (request.options.sorted && !request.out.mask) launch_sort_rows(native(stream), request);
     }
   }
 

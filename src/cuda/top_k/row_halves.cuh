@@ -128,8 +128,8 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
   int same_side = 0;
   bool was_too_many = false;
   bool open = usable && !border.found;
-  bool walk = open && stalls > 0 &&
-              bracket.high < INFINITY;  // from the bracket's upper end to the next number below: ties end there
+  bool top_counted = bracket.high < INFINITY;     // with this map
+  bool walk = open && stalls > 0 && top_counted;  // from the top to the next number below: ties end there
 #pragma unroll 1
   for (int round = 0; round < 2; round++) {
 #pragma unroll 1
@@ -152,6 +152,7 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
       }
       if (group.all(!open || (round == 0 && stalls >= kStalls))) break;
       bracket.narrow(at, beyond);
+      top_counted = top_counted || !too_many;
       same_side = too_many == was_too_many ? same_side + 1 : 0;
       was_too_many = too_many;
       if (bracket.high - bracket.low < INFINITY) {
@@ -160,7 +161,11 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
         at = __fmaf_rn(beyond, steep, at + (too_many ? 0.5f : -0.5f));
         steep *= kSteep;
       }
-      walk = open && bracket.high < INFINITY && stalls > 0 && !walk;
+      walk = open && stalls > 0 && !walk;
+      if (walk && !top_counted) {
+        at = bracket.high < INFINITY ? bracket.high : at;
+        walk = false;
+      }
     }
     if (round == 0) {
       if (border.found) border.moved = border.from;
@@ -171,10 +176,8 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
         border.moved = center;
         bracket.low = -0.5f * kBracket;
         bracket.high = 0.5f * kBracket;
-        at = bracket.inside();
-        steep = kBracket / (bracket.over - bracket.under);
-        bracket.low = -INFINITY;  // rounding is another now: the ends are to be counted again
-        bracket.high = INFINITY;
+        at = 0.0f;
+        top_counted = false;  // rounding is another now: what reached the end may be more, or fewer
         stalls = 0;
         walk = false;
       }

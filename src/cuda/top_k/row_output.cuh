@@ -42,6 +42,31 @@ __device__ __forceinline__ void for_marked(Bits marks, F f) {
   }
 }
 
+constexpr int kManyMarks = 12;  // in one thread: equal values crowd where the row begins
+constexpr int kFewThreads = 4;  // of a warp
+
+/// Writes first_column + i for each marked bit i to the places from `to` on. Where a few lanes have many marks, the
+/// warp shares them out. All lanes of the warp call it.
+template <int Values, class Bits>
+__device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* to) {
+  unsigned crowded = __ballot_sync(kFullWarp, count_marks(marks) > kManyMarks);
+  if (crowded && __popc(crowded) <= kFewThreads) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const bool shared_out = crowded >> lane & 1;
+    for (; crowded; crowded &= crowded - 1) {
+      const int leader = __ffs(static_cast<int>(crowded)) - 1;
+      const Bits all = __shfl_sync(kFullWarp, marks, leader);
+      const int column = __shfl_sync(kFullWarp, first_column, leader);
+      auto* place =
+          reinterpret_cast<std::int32_t*>(__shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(to), leader));
+      for (int i = lane; i < Values; i += kWarp)
+        if (all >> i & 1) place[count_marks(static_cast<Bits>(all & ((Bits{1} << i) - 1)))] = column + i;
+    }
+    if (shared_out) marks = 0;
+  }
+  for_marked(marks, [&](int i) { *to++ = first_column + i; });
+}
+
 /// Sorts `size` (a power of two) keys, the largest first.
 template <class Group>
 __device__ __noinline__ void sort_keys(Group group, std::uint64_t* keys, int size) {
@@ -115,7 +140,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     group.sync();
     sort_keys(group, keys, plan.sort_size);
   } else {
-    for_marked(chosen, [&](int i) { columns[place++] = share.first_column() + i; });
+    write_marked<Values>(chosen, share.first_column(), columns + place);
     group.sync();
   }
   if (index < 0) return;

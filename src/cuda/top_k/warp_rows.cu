@@ -4,9 +4,8 @@
 // memory never waits for the search; a row is then searched in the registers of its lanes as fp16 numbers, two a
 // register, and no more than a few counts are needed.
 // Steps, for 1, 2 or 4 rows at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows
-// that fp16 numbers do not settle are searched one at a time by the whole warp. Ragged rows and rows that do not begin
-// at multiples of 16 bytes are copied by the lanes, and wait for it.
-// Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// that fp16 numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the lanes,
+// and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 #include <algorithm>
 
 #include "core/normal.hpp"
