@@ -7,11 +7,12 @@
 // best of what the groups cover.
 // Steps: every warp loads the first chunks of its slice, and asks L2 for the next -> maxima of groups -> the team
 // meets, every block finds the cut -> slices are streamed, what reaches the cut goes to the block's list, and is
-// counted in bins that the team sums up: a bin that k columns reach is the next cut; a full list is shortened by it, or
-// to its k best -> where much may have been kept, the team agrees on a cut of the lists -> lists to the team's, and the
-// last block to hand over chooses, orders and writes. A team of one block does the same without meetings. Keys are
-// distinct, value above and column below, so that ties need no care anywhere. Limit: bytes(in) over read bandwidth.
-// Measured share: docs/kernels.md.
+// counted in bins that the team sums up: a bin that k columns reach is the next cut; a full list is shortened by it,
+// or to its k best -> where much may have been kept, the team agrees on a cut of the lists -> lists to the team's, and
+// the last block to hand over chooses, orders and writes.
+// A team of one block does the same without meetings. Keys are distinct, value above and column below, so that ties
+// need no care anywhere.
+// Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
