@@ -93,22 +93,19 @@ void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors)
   launch(kernel, how, stream, args, what);
 }
 
-/// Columns of the kernel that takes rows of so many.
-std::int64_t columns_held(std::int64_t cols) {
-  std::int64_t held = 2048;
-  while (held < cols) held *= 2;
-  return held;
-}
-
+// Values a thread, threads, blocks a multiprocessor: as many values as registers take, so that few warps must meet.
 template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
-  switch (columns_held(args.stage.columns_held())) {
-    case 2048: return launch_shape_of<Stored, 32, 64, 12>(stream, args, multiprocessors);
-    case 4096: return launch_shape_of<Stored, 64, 64, 10>(stream, args, multiprocessors);
-    case 8192: return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
-    case 16384: return launch_shape_of<Stored, 64, 256, 3>(stream, args, multiprocessors);
-    default: return launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);
-  }
+  const std::int64_t columns = args.stage.columns_held();
+  if (columns <= 1536) return launch_shape_of<Stored, 48, 32, 20>(stream, args, multiprocessors);
+  if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12>(stream, args, multiprocessors);
+  if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12>(stream, args, multiprocessors);
+  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10>(stream, args, multiprocessors);
+  if (columns <= 6144) return launch_shape_of<Stored, 48, 128, 6>(stream, args, multiprocessors);
+  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
+  if (columns <= 12288) return launch_shape_of<Stored, 48, 256, 3>(stream, args, multiprocessors);
+  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ constexpr float kReach = 8.0f;     // times the square root of k: further away t
 constexpr float kBoldest = 0.9f;   // interpolation keeps away from the ends of its bracket
 constexpr std::uint32_t kHalfNan = 0x7FFF;
 
-/// `Values` of a thread: 8, 16, 24, 32 or 64.
+/// `Values` of a thread: 8, 16, 24, 32, 48 or 64.
 template <int Values>
 struct thread_halves {
   static constexpr int kWords = (Values + 31) / 32;
@@ -53,7 +53,7 @@ struct thread_halves {
     }
     return __hadd2(even, odd);
   }
-  /// Bit v of word w: whether value 32 w + v reaches `from`.
+  /// Bit v of word w: whether value 2 w kPairs + v reaches `from`.
   __device__ __forceinline__ std::uint32_t marks_from(__half2 from, int word) const {
     std::uint32_t marks = 0;
 #pragma unroll

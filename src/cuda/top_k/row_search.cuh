@@ -147,7 +147,7 @@ class row_share {
   __device__ __forceinline__ bits marks_from(const thread_halves<Values>& halves, float from) const {
     const __half2 threshold = __float2half2_rn(from);
     bits marks = halves.marks_from(threshold, 0);
-    if constexpr (Values > 32) marks |= static_cast<bits>(halves.marks_from(threshold, 1)) << 32;
+    if constexpr (Values > 32) marks |= static_cast<bits>(halves.marks_from(threshold, 1)) << (Values / 2);
     return marks;
   }
   __device__ __forceinline__ row_marks<bits> marks_of(const key_border& border) const {
@@ -187,6 +187,24 @@ class row_share {
       all.odd = __fmaf_rn(value, 0.0f, all.odd);
     });
     return all;
+  }
+  /// Of these facts, those of all columns alone.
+  __device__ __forceinline__ row_facts extremes() const {
+    row_facts all;
+    const bits there = present();
+    visit([&](unsigned v, float value) {
+      if (!whole() && !(there >> v & 1)) return;
+      all.least = fminf(all.least, value);
+      all.most = fmaxf(all.most, value);
+      all.odd = __fmaf_rn(value, 0.0f, all.odd);
+    });
+    return all;
+  }
+  /// The columns of finite numbers that reach a threshold.
+  __device__ __forceinline__ bits marks_reaching(float threshold) const {
+    bits marks = 0;
+    visit([&](unsigned v, float value) { marks |= value >= threshold ? bits{1} << v : bits{0}; });
+    return marks & present();
   }
   /// How many of a thread's columns reach a threshold.
   __device__ __forceinline__ std::uint32_t count_from(float threshold) const {
@@ -445,7 +463,7 @@ template <int Values, class Stored, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> count_steps(
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
     bool& settled) {
-  const row_facts mine = share.facts(0);
+  const row_facts mine = share.extremes();
   float lower = -group.largest(-mine.least);
   float upper = group.largest(mine.most);
   const bool odd = !isfinite(group.sum(mine.odd));
@@ -461,7 +479,7 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> c
   if (takes_all) {
     marks.sure = share.present();
   } else if (!odd) {
-    marks.sure = share.marks_between(lower, lower).sure;
+    marks.sure = share.marks_reaching(lower);
   }
   return marks;
 }
