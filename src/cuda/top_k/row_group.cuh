@@ -17,6 +17,7 @@ template <int Lanes>
 class lane_group {
  public:
   static constexpr int kThreads = Lanes;
+  static constexpr bool kHasRoom = false;  // in registers, to skip a look at rows like those before: spills cost more
 
   __device__ __forceinline__ int rank() const { return static_cast<int>(threadIdx.x) % Lanes; }
   __device__ __forceinline__ void sync() const { __syncwarp(); }
@@ -71,6 +72,7 @@ template <int Threads>
 class block_group {
  public:
   static constexpr int kThreads = Threads;
+  static constexpr bool kHasRoom = true;
   static constexpr int kWarps = Threads / kWarp;
   struct memory {
     std::uint32_t words[2][kWarps];

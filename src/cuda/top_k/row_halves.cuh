@@ -23,8 +23,8 @@ constexpr int kStalls = 3;         // counts that leave a bracket as full as it 
 constexpr float kManyTied = 8.0f;  // beyond k: so many are hardly ones that only the first map makes equal
 constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
 constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
-constexpr float kReach = 8.0f;     // times the square root of k: further away the border hardly ever is
-constexpr float kBoldest = 0.9f;   // interpolation keeps away from the ends of its bracket
+constexpr float kReach = 8.0f;    // times the square root of k, and as much more: further off the border hardly ever is
+constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of its bracket
 constexpr std::uint32_t kHalfNan = 0x7FFF;
 
 /// `Values` of a thread: 8, 16, 24, 32, 48 or 64.
@@ -186,20 +186,19 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_halv
 }
 
 /// For all groups that run in step; only those that are `usable` are searched. @param k in [1, the values there are).
+/// @param reach further than so many values off the border hardly ever is. @param beyond how many numbers more than k
+/// reach 0.
 template <class Group, int Values, class Zoom>
 __device__ __forceinline__ half_border find_border(Group& group, const thread_halves<Values>& halves, int k,
-                                                   bool usable, Zoom zoom) {
+                                                   float reach, float beyond, bool usable, Zoom zoom) {
   half_border border;
   const auto wanted = static_cast<float>(k);
-  // As if both ends had been counted: one unit is about one value.
-  const float reach = kReach * sqrtf(wanted) + kReach;
-  half_bracket bracket{-reach, reach, reach, -reach};
+  half_bracket bracket{-reach, reach, reach, -reach};  // as if both ends had been counted: a unit is about one value
   float at = 0.0f;
   float last = INFINITY;
   int stalls = 0;
 #pragma unroll 1
-  for (int pass = 0; pass < kPlainPasses; pass++) {
-    const float beyond = group.sum(halves.count_from(__float2half2_rn(at))) - wanted;
+  for (int pass = 1;; pass++) {
     if (!border.found) border.from = at;
     border.found = border.found || beyond == 0.0f;
     stalls += beyond == last ? 1 : 0;
@@ -207,6 +206,8 @@ __device__ __forceinline__ half_border find_border(Group& group, const thread_ha
     last = beyond;
     bracket.narrow(at, beyond);
     at = bracket.inside();
+    if (pass == kPlainPasses) break;
+    beyond = group.sum(halves.count_from(__float2half2_rn(at))) - wanted;
   }
   border.found = border.found && usable;
   border.moved = border.from;

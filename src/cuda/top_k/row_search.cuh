@@ -435,6 +435,7 @@ struct search_plan {
   int k;
   float deviations;  // where the border of normal data lies, in standard deviations above the mean
   float density;     // of such data there: values a standard deviation
+  float reach;       // how many values a guess of the border is off, at most
   early_stop stop;
 };
 
@@ -443,16 +444,18 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
   const double share = (static_cast<double>(request.options.k) + 0.5) / (cols + 1.0);
   const double deviations = core::upper_quantile(share);
   return {static_cast<int>(request.options.k), static_cast<float>(deviations),
-          static_cast<float>(cols * core::normal_density(deviations)), early_stop_of(request.options)};
+          static_cast<float>(cols * core::normal_density(deviations)),
+          kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach, early_stop_of(request.options)};
 }
 
 constexpr float kLearning = 0.25f;  // weight of the last row
 
 /// What a group has learned from its rows so far.
 struct row_shape {
-  float border;       // in standard deviations from the mean
-  float mean = 0.0f;  // of the last row that had one
-  float deviation = 1.0f;
+  float border;         // in standard deviations from the mean
+  float scale = 1.0f;   // of the last map
+  float at = 0.0f;      // where borders are
+  bool steady = false;  // the last row's was there too: the next row's shape need not be looked at
 };
 
 constexpr int kCountedSteps = 6;  // of Algorithm 2: counting them costs no more than finding the border
@@ -492,30 +495,58 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
     row_shape& shape, bool& settled) {
   if (!Plain && plan.stop.by_count && plan.stop.max_iter <= kCountedSteps)
     return count_steps<Values>(group, plan, row, share, settled);
-  float mean = 0.0f;
-  float variance = 0.0f;
-  share.moments(group, mean, variance);
-  if (isfinite(mean) && isfinite(variance)) {  // else NaN or infinities are there, and the row before must do
-    constexpr float kLeast = 9.5e-7f;          // of the mean's square: rounding leaves less of a constant row
-    shape.mean = row.negated ? -mean : mean;
-    variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
-    shape.deviation = variance * rsqrtf(variance);
-  }
   const bool takes_all = row.count <= plan.k;
-  const float scale = plan.density * near_reciprocal(shape.deviation);
-  const float at = __fmaf_rn(shape.border, shape.deviation, shape.mean);
-  const float offset = -at * scale;  // finite, or numbers might become NaN
+  bool steady = Group::kHasRoom && group.all(shape.steady);
   thread_halves<Values> halves;
-  share.map(halves, row.negated ? -scale : scale, offset);
+  float at = shape.at;
+  const auto look = [&] {
+    float mean = 0.0f;
+    float variance = 0.0f;
+    share.moments(group, mean, variance);
+    if (isfinite(mean) && isfinite(variance)) {  // else NaN or infinities are there, and the row before must do
+      constexpr float kLeast = 9.5e-7f;          // of the mean's square: rounding leaves less of a constant row
+      variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
+      const float each = rsqrtf(variance);
+      shape.scale = plan.density * each;
+      at = __fmaf_rn(shape.border, variance * each, row.negated ? -mean : mean);
+    }
+  };
+  const auto map_and_count = [&] {
+    share.map(halves, row.negated ? -shape.scale : shape.scale, -at * shape.scale);
+    return group.sum(halves.count_from(__float2half2_rn(0.0f))) - static_cast<float>(plan.k);
+  };
+  if (!steady) look();
+  float beyond = map_and_count();
+  if constexpr (Group::kHasRoom) {
+    if (steady && !group.all(takes_all || fabsf(beyond) <= plan.reach)) {
+      steady = false;
+      look();
+      beyond = map_and_count();
+    }
+  }
+  const float offset = -at * shape.scale;
   const auto zoom = [&](float center, float factor) {
-    const float sharper = scale * factor;
+    const float sharper = shape.scale * factor;
     share.map(halves, row.negated ? -sharper : sharper, (offset - center) * factor);
   };
-  const half_border border = find_border(group, halves, plan.k, !takes_all && isfinite(offset), zoom);
+  const bool usable = !takes_all && isfinite(offset);  // else numbers might have become NaN
+  const half_border border = find_border(group, halves, plan.k, plan.reach, beyond, usable, zoom);
   settled = takes_all || border.found;
   if (border.found) {
-    const float moved = fminf(plan.density, fmaxf(-plan.density, border.moved));
-    shape.border = __fmaf_rn(kLearning * moved, near_reciprocal(plan.density), shape.border);
+    if (!steady) {
+      const float moved = fminf(plan.density, fmaxf(-plan.density, border.moved));
+      shape.border = __fmaf_rn(kLearning * moved, near_reciprocal(plan.density), shape.border);
+    }
+    const float found_at = __fmaf_rn(border.moved, near_reciprocal(shape.scale), at);
+    if constexpr (Group::kHasRoom) {
+      const float off = found_at - shape.at;
+      shape.steady = fabsf(off) * shape.scale < 0.5f * plan.reach;
+      shape.at = shape.steady ? __fmaf_rn(kLearning, off, shape.at) : found_at;
+    } else {
+      shape.at = found_at;
+    }
+  } else if (!takes_all) {
+    shape.steady = false;
   }
 
   row_marks<typename row_share<Stored, Values>::bits> marks;
