@@ -86,6 +86,7 @@ class row_share {
  public:
   using bits = std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>;
   static constexpr unsigned kUnits = Values / 4;
+  static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
   static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
 
   __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank)
@@ -188,33 +189,19 @@ class row_share {
     });
     return all;
   }
-  /// Of these facts, those of all columns alone.
-  __device__ __forceinline__ row_facts extremes() const {
-    row_facts all;
+  /// Calls f(v, value) for all of a thread's columns: NaN, which reaches nothing and is no extreme, where none is.
+  template <class F>
+  __device__ __forceinline__ void visit_all(F f) const {
+    if (whole()) return visit(f);
     const bits there = present();
-    visit([&](unsigned v, float value) {
-      if (!whole() && !(there >> v & 1)) return;
-      all.least = fminf(all.least, value);
-      all.most = fmaxf(all.most, value);
-      all.odd = __fmaf_rn(value, 0.0f, all.odd);
-    });
-    return all;
+    visit([&](unsigned v, float value) { f(v, there >> v & 1 ? value : core::float_from_bits(core::kCanonicalNan)); });
   }
-  /// The columns of finite numbers that reach a threshold.
-  __device__ __forceinline__ bits marks_reaching(float threshold) const {
-    bits marks = 0;
-    visit([&](unsigned v, float value) { marks |= value >= threshold ? bits{1} << v : bits{0}; });
-    return marks & present();
-  }
-  /// How many of a thread's columns reach a threshold.
-  __device__ __forceinline__ std::uint32_t count_from(float threshold) const {
-    std::uint32_t count = 0;
+  /// NaN if any column holds NaN or an infinity.
+  __device__ __forceinline__ float odd() const {
+    float found = 0.0f;
     const bits there = present();
-    visit([&](unsigned v, float value) {
-      if (!whole() && !(there >> v & 1)) return;
-      count += value >= threshold ? 1u : 0u;
-    });
-    return count;
+    visit([&](unsigned v, float value) { found = there >> v & 1 ? __fmaf_rn(value, 0.0f, found) : found; });
+    return found;
   }
   /// Those >= from are sure, those in [fill_from, from) fill up. @pre all columns hold finite numbers.
   __device__ __forceinline__ row_marks<bits> marks_between(float fill_from, float from) const {
@@ -235,8 +222,6 @@ class row_share {
   __device__ __forceinline__ bits ascending(bits marks) const { return turned(marks, turn_); }
 
  private:
-  static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
-
   static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
     if constexpr (Values == 32) {
       return __funnelshift_l(marks, marks, 4 * units);
@@ -458,32 +443,65 @@ struct row_shape {
   bool steady = false;  // the last row's was there too: the next row's shape need not be looked at
 };
 
-constexpr int kCountedSteps = 6;  // of Algorithm 2: counting them costs no more than finding the border
+constexpr int kCountedSteps = 12;     // of Algorithm 2: more of them cost more than the exact border does
+constexpr float kCountedEps = 1e-7f;  // of Algorithm 1: less, and rows of ties take a step for each bit of a number
 
-/// Algorithm 2 by counting its midpoints. All that run in step call it.
+/// An early stop by counting its midpoints. All that run in step call it.
 /// @param settled whether the marks are right: a row that holds NaN or an infinity takes the exact path.
 template <int Values, class Stored, class Group>
-__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> count_steps(
+__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> count_midpoints(
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
     bool& settled) {
-  const row_facts mine = share.extremes();
-  float lower = -group.largest(-mine.least);
-  float upper = group.largest(mine.most);
-  const bool odd = !isfinite(group.sum(mine.odd));
-#pragma unroll 1
-  for (int step = 0; step < plan.stop.max_iter; step++) {
-    const float middle = midpoint(lower, upper);
-    const auto reached = static_cast<int>(group.sum(share.count_from(middle)));
-    (reached < plan.k ? upper : lower) = middle;
-  }
+  using bits = typename row_share<Stored, Values>::bits;
+  constexpr bool kHeld = Values <= 32;  // in registers; read anew for every step where they are too many
+  float values[kHeld ? Values : 1];
+  if constexpr (kHeld) share.visit_all([&](unsigned v, float value) { values[v] = value; });
+  const auto each = [&](auto f) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (unsigned v = 0; v < Values; v++) f(v, values[v]);
+    } else {
+      share.visit_all(f);
+    }
+  };
+  float lower = INFINITY;
+  float upper = -INFINITY;
+  float odd = 0.0f;
+  each([&](unsigned, float value) {
+    lower = fminf(lower, value);
+    upper = fmaxf(upper, value);
+    odd = __fmaf_rn(value, 0.0f, odd);
+  });
+  if (share.present() != share.kEvery) odd = share.odd();
+  lower = -group.largest(-lower);
+  upper = group.largest(upper);
   const bool takes_all = row.count <= plan.k;
-  settled = takes_all || !odd;
-  row_marks<typename row_share<Stored, Values>::bits> marks;
-  if (takes_all) {
-    marks.sure = share.present();
-  } else if (!odd) {
-    marks.sure = share.marks_reaching(lower);
+  settled = isfinite(group.sum(odd)) || takes_all;
+  const float width = __fmul_rn(plan.stop.eps, fabsf(upper));
+  bool open = settled && !takes_all;
+#pragma unroll 1
+  for (int step = 0;; step++) {
+    const float middle = midpoint(lower, upper);
+    open = open && (plan.stop.by_count ? step < plan.stop.max_iter
+                                       : __fsub_rn(upper, lower) > width && lower < middle && middle < upper);
+    if (group.all(!open)) break;
+    std::uint32_t count = 0;
+    each([&](unsigned, float value) { count += value >= middle ? 1u : 0u; });
+    const auto reached = static_cast<int>(group.sum(count));
+    if (open && plan.stop.by_eps && reached == plan.k) {
+      lower = upper = middle;
+      open = false;
+    } else if (open) {
+      (reached < plan.k ? upper : lower) = middle;
+    }
   }
+  row_marks<bits> marks;
+  const float from = plan.stop.by_count ? lower : upper;
+  each([&](unsigned v, float value) { marks.sure |= value >= from ? bits{1} << v : bits{0}; });
+  if (!group.all(from == lower))
+    each([&](unsigned v, float value) { marks.fill |= value >= lower ? bits{1} << v : bits{0}; });
+  marks.fill &= ~marks.sure;
+  if (takes_all) marks = {share.present(), 0};
   return marks;
 }
 
@@ -493,8 +511,9 @@ template <int Values, bool Plain, class Stored, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_halves(
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
     row_shape& shape, bool& settled) {
-  if (!Plain && plan.stop.by_count && plan.stop.max_iter <= kCountedSteps)
-    return count_steps<Values>(group, plan, row, share, settled);
+  if (!Plain &&
+      (plan.stop.by_count ? plan.stop.max_iter <= kCountedSteps : plan.stop.by_eps && plan.stop.eps >= kCountedEps))
+    return count_midpoints<Values>(group, plan, row, share, settled);
   const bool takes_all = row.count <= plan.k;
   bool steady = Group::kHasRoom && group.all(shape.steady);
   thread_halves<Values> halves;

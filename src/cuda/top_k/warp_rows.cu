@@ -36,10 +36,17 @@ struct warp_args {
   std::int32_t staged_bytes;  // of a row's entries
 };
 
-/// Plain: whole rows, exact, by ascending column, no mask; what else there is costs instructions that count here.
-template <class Stored, int Values, int Lanes, bool Plain>
+/// What else there is costs instructions that count here, so that the common requests have kernels of their own.
+enum class row_kind : std::uint8_t {
+  plain,  // whole rows, exact, by ascending column, no mask
+  early,  // the same, with an early stop
+  any
+};
+
+template <class Stored, int Values, int Lanes, row_kind Kind>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
+  constexpr bool kSimple = Kind != row_kind::any;
   const core::top_k_request& request = args.request;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -57,9 +64,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
       args.stage.fetch(first, static_cast<int>(min(rows - first, std::int64_t{kGroups})),
                        memory + stage * args.stage_bytes, barriers + stage);
   };
-  const bool fetches = Plain || args.stage.mode != stage_mode::by_threads;
+  const bool fetches = kSimple || args.stage.mode != stage_mode::by_threads;
   output_plan output = args.output;
-  if constexpr (Plain) {
+  if constexpr (kSimple) {
     output.sort_size = 0;
     output.out.mask = nullptr;
   }
@@ -79,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
     const bool there = first + group_index < rows;
     const std::int64_t index = there ? first + group_index : -1;
     row_span span{0, there ? request.matrix.cols : 0};
-    if (!Plain && there) span = span_of(request, index);
+    if (!kSimple && there) span = span_of(request, index);
     if (fetches) barrier_wait(barriers + stage, turn / kStages & 1);
     if (args.stage.mode != stage_mode::packed) {
       bool copied = false;
@@ -95,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
     const row_share<Stored, Values> share(row, group.rank());
     bool settled = false;
-    auto marks = search_halves<Values, Plain>(group, args.search, row, share, shape, settled);
+    auto marks = search_halves<Values, Kind == row_kind::plain>(group, args.search, row, share, shape, settled);
     while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
       const int leader = __ffs(static_cast<int>(open)) - 1;
       staged_row<Stored> other = row;
@@ -118,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
   }
 }
 
-template <class Stored, int Values, int Lanes, bool Plain>
+template <class Stored, int Values, int Lanes, row_kind Kind>
 void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
   constexpr int kGroups = kWarp / Lanes;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
@@ -130,28 +137,28 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
                          .threads = kThreads,
                          .shared_bytes = kBarrierBytes + std::int64_t{kWarps} * (kStages * args.stage_bytes +
                                                                                  kGroups * args.staged_bytes)};
-  launch(warp_rows_kernel<Stored, Values, Lanes, Plain>, how, stream, args, "launching the row-wise top k");
+  launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
 }
 
-template <class Stored, bool Plain>
+template <class Stored, row_kind Kind>
 void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
   const std::int64_t columns = args.stage.columns_held();
-  if (columns <= 64) return launch_shape_of<Stored, 8, 8, Plain>(stream, args, multiprocessors);
-  if (columns <= 128) return launch_shape_of<Stored, 16, 8, Plain>(stream, args, multiprocessors);
-  if (columns <= 256) return launch_shape_of<Stored, 32, 8, Plain>(stream, args, multiprocessors);
-  if (columns <= 512) return launch_shape_of<Stored, 32, 16, Plain>(stream, args, multiprocessors);
-  if constexpr (Plain) {
-    if (columns <= 768) return launch_shape_of<Stored, 24, 32, Plain>(stream, args, multiprocessors);
+  if (columns <= 64) return launch_shape_of<Stored, 8, 8, Kind>(stream, args, multiprocessors);
+  if (columns <= 128) return launch_shape_of<Stored, 16, 8, Kind>(stream, args, multiprocessors);
+  if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
+  if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
+  if constexpr (Kind != row_kind::any) {
+    if (columns <= 768) return launch_shape_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
   }
-  launch_shape_of<Stored, 32, 32, Plain>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
 }
 
 template <class Stored>
 void launch_type(cudaStream_t stream, warp_args& args, int multiprocessors) {
-  const bool plain = args.stage.mode != stage_mode::by_threads && args.output.sort_size == 0 && !args.output.out.mask &&
-                     !args.search.stop.asked();
-  if (plain) return launch_columns<Stored, true>(stream, args, multiprocessors);
-  launch_columns<Stored, false>(stream, args, multiprocessors);
+  const bool simple = args.stage.mode != stage_mode::by_threads && args.output.sort_size == 0 && !args.output.out.mask;
+  if (!simple) return launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);
+  if (args.search.stop.asked()) return launch_columns<Stored, row_kind::early>(stream, args, multiprocessors);
+  launch_columns<Stored, row_kind::plain>(stream, args, multiprocessors);
 }
 
 }  // namespace
