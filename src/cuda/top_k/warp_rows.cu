@@ -6,6 +6,8 @@
 // Steps, for 1, 2 or 4 rows at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows
 // that fp16 numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the lanes,
 // and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
+// loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41.
 #include <algorithm>
 
 #include "core/normal.hpp"
