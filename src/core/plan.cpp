@@ -139,7 +139,7 @@ constexpr cpu_top_k_rule kCpuTopKRules[] = {
 };
 
 // What block_rows holds in shared memory: 227 KB are a block's, of which 1 KB is for more than the row and its entries.
-constexpr std::int64_t kBlockRowsBytes = 226 * 1024;
+constexpr std::int64_t kBlockRowsBytes = std::int64_t{226} * 1024;
 constexpr std::int64_t kBlockRowsMinCols = 2048;  // its smallest kernel has room for so many
 
 constexpr std::int64_t power_of_two_from(std::int64_t least) {
