@@ -1,0 +1,255 @@
+// A long row in slices, one a warp, and a slice in chunks that are copied into shared memory while others are looked
+// at. See stream_rows.cu.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/order.hpp"
+#include "core/plan.hpp"
+#include "cuda/device/async_copy.cuh"
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/element.cuh"
+#include "cuda/device/score.cuh"
+#include "cuda/top_k/row_parts.cuh"
+
+namespace shortlist::cuda::streaming {
+
+constexpr int kThreads = 384;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kVectors = 4;  // of a chunk, in a lane
+constexpr int kStages = 2;   // chunks under way in a warp: 96 KB a multiprocessor, where about 40 KB hide the latency
+constexpr int kSampled = kStages * kVectors;        // vectors of a thread whose maxima make the first cut
+constexpr std::uint32_t kChunk = kVectors * kWarp;  // vectors that a warp loads at a time
+constexpr int kAhead = 4;  // chunks of a warp that come into L2 while the cut is found: 25 MB on 132 multiprocessors
+constexpr std::uint32_t kNoChunk = ~0u;
+constexpr std::uint32_t kLineVectors = 8;           // 128 bytes: slices begin where lines do, if the row does
+constexpr std::uint32_t kMostEven = 8;              // slices of more chunks take them whole, others divide evenly
+constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
+
+/// Copies under way: every thread's own vectors, read by itself alone.
+constexpr std::uint32_t kVectorPitch = kThreads * 16;  // bytes from a thread's vector to its next
+constexpr std::uint32_t kStagePitch = kVectors * kVectorPitch;
+constexpr std::int64_t kRingBytes = std::int64_t{kStages} * kStagePitch;
+static_assert(kRingBytes >= core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)},
+              "k keys beside as many maxima as a list holds");
+
+/// One warp's part of a row, in vectors of 16 bytes counted from the row's first whole one.
+template <class Stored>
+struct row_slice {
+  static constexpr int kPerVector = 16 / static_cast<int>(sizeof(Stored));
+  const uint4* vectors;
+  std::uint32_t first_column;  // of vector 0
+  std::uint32_t begin;
+  std::uint32_t end;
+  std::uint32_t chunk;   // vectors, at most kChunk
+  std::uint32_t chunks;  // 0 if the slice is empty
+
+  __device__ __forceinline__ std::uint32_t column_of(std::uint32_t vector) const {
+    return first_column + vector * kPerVector;
+  }
+  __device__ __forceinline__ std::uint32_t chunk_end(std::uint32_t first) const { return min(first + chunk, end); }
+};
+
+/// A whole row: the columns before its first vector, its vectors, and the columns behind them.
+template <class Stored>
+struct whole_row {
+  const Stored* values;  // of its first column
+  std::uint32_t first_column;
+  std::uint32_t columns;
+  std::uint32_t head;
+  std::uint32_t vectors;
+
+  __device__ __forceinline__ std::uint32_t tail() const {
+    return columns - head - vectors * row_slice<Stored>::kPerVector;
+  }
+};
+
+template <class Stored>
+__device__ __forceinline__ whole_row<Stored> open_row(const core::top_k_request& request, std::int64_t row) {
+  constexpr std::uint32_t kPerVector = row_slice<Stored>::kPerVector;
+  const row_span span = span_of(request, row);
+  const Stored* values = static_cast<const Stored*>(request.matrix.data) + row * request.matrix.row_stride + span.begin;
+  const auto columns = static_cast<std::uint32_t>(span.count);
+  const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(values) % 16 / sizeof(Stored));
+  const std::uint32_t head = min(columns, past == 0 ? 0 : kPerVector - past);
+  return {values, static_cast<std::uint32_t>(span.begin), columns, head, (columns - head) / kPerVector};
+}
+
+/// The slice of warp `slot` of `slots`. Slices are far apart, so that their first chunks are a sample of the row.
+template <class Stored>
+__device__ __forceinline__ row_slice<Stored> slice_of(const whole_row<Stored>& row, std::uint32_t slot,
+                                                      std::uint32_t slots) {
+  const std::uint32_t length = ((row.vectors + slots - 1) / slots + kLineVectors - 1) / kLineVectors * kLineVectors;
+  row_slice<Stored> slice;
+  slice.vectors = reinterpret_cast<const uint4*>(row.values + row.head);
+  slice.first_column = row.first_column + row.head;
+  slice.begin = min(slot * length, row.vectors);
+  slice.end = min(slice.begin + length, row.vectors);
+  const std::uint32_t chunks = (length + kChunk - 1) / kChunk;
+  slice.chunk = kChunk;
+  if (chunks > 0 && chunks <= kMostEven)
+    slice.chunk = min(kChunk, ((length + chunks - 1) / chunks + kLineVectors - 1) / kLineVectors * kLineVectors);
+  slice.chunks = (slice.end - slice.begin + slice.chunk - 1) / slice.chunk;
+  return slice;
+}
+
+/// What turns the signs of a word of stored values, so that larger is better.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t sign_flip(const core::top_k_request& request) {
+  if (request.options.order == order::largest) return 0;
+  return sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
+}
+
+/// The chunks of a slice, out of order, so that no order of the data makes each chunk better than those before.
+template <class Stored>
+struct chunk_walk {
+  std::uint32_t turns;  // a power of two; those that stand for no chunk are passed over
+  std::uint32_t step;
+  std::uint32_t turn = 0;
+  std::uint32_t chunk = 0;
+
+  /// @returns the next chunk's first vector, or kNoChunk.
+  __device__ __forceinline__ std::uint32_t next(const row_slice<Stored>& slice) {
+    while (turn < turns) {
+      const std::uint32_t here = chunk;
+      turn++;
+      chunk = (chunk + step) & (turns - 1);
+      if (here < slice.chunks) return slice.begin + here * slice.chunk;
+    }
+    return kNoChunk;
+  }
+};
+
+template <class Stored>
+__device__ __forceinline__ chunk_walk<Stored> walk_of(const row_slice<Stored>& slice) {
+  const std::uint32_t turns = slice.chunks == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(slice.chunks - 1)));
+  return {turns, static_cast<std::uint32_t>(static_cast<std::uint64_t>(turns) * kGoldenRatio >> 32) | 1u};
+}
+
+/// Begins to copy a chunk to a stage: lane l has the vectors l, l + 32, ..; those past the chunk's end are copies of
+/// its last. Without a chunk, only counts as a group of copies.
+template <class Stored>
+__device__ __forceinline__ void copy_chunk(const row_slice<Stored>& slice, std::uint32_t first,
+                                           std::uint32_t stage_address) {
+  if (first != kNoChunk) {
+    const std::uint32_t mine = first + threadIdx.x % kWarp;
+    const std::uint32_t end = slice.chunk_end(first);
+    if (end - first == kChunk) {
+      const uint4* from = slice.vectors + mine;
+#pragma unroll
+      for (int v = 0; v < kVectors; v++) async_copy_16(stage_address + v * kVectorPitch, from + v * kWarp, true);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVectors; v++)
+        async_copy_16(stage_address + v * kVectorPitch, slice.vectors + min(mine + v * kWarp, end - 1), true);
+    }
+  }
+  async_commit();
+}
+
+__device__ __forceinline__ void prefetch_line(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
+/// Brings a warp's next chunks into L2, so that memory does not rest while the cut is found.
+template <class Stored>
+__device__ __forceinline__ void prefetch_chunks(const row_slice<Stored>& slice, chunk_walk<Stored> walk) {
+  static_assert(kChunk <= kWarp * kLineVectors);
+#pragma unroll 1
+  for (int i = 0; i < kAhead; i++) {
+    const std::uint32_t first = walk.next(slice);
+    if (first == kNoChunk) return;
+    const std::uint32_t mine = first + threadIdx.x % kWarp * kLineVectors;
+    if (mine < slice.chunk_end(first)) prefetch_line(slice.vectors + mine);
+  }
+}
+
+/// A thread's vectors of a stage, which must have come.
+__device__ __forceinline__ void read_stage(const unsigned char* stage, std::uint32_t flip, uint4 (&raw)[kVectors]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; v++) raw[v] = *reinterpret_cast<const uint4*>(stage + v * kVectorPitch);
+#pragma unroll
+  for (int v = 0; v < kVectors; v++)
+    raw[v] = make_uint4(raw[v].x ^ flip, raw[v].y ^ flip, raw[v].z ^ flip, raw[v].w ^ flip);
+}
+
+template <class Stored>
+__device__ __forceinline__ void widen_vector(uint4 raw, float (&values)[row_slice<Stored>::kPerVector]) {
+  if constexpr (sizeof(Stored) == 4) {
+    const float4 all = quad<element_type::f32>::widen(raw);
+    values[0] = all.x, values[1] = all.y, values[2] = all.z, values[3] = all.w;
+  } else {
+    using half_vector = quad<std::is_same_v<Stored, float16> ? element_type::f16 : element_type::bf16>;
+    const float4 low = half_vector::widen(make_uint2(raw.x, raw.y));
+    const float4 high = half_vector::widen(make_uint2(raw.z, raw.w));
+    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+  }
+}
+
+__device__ __forceinline__ std::uint32_t key_of_wide(float value) {
+  return core::score_key(value, metric::inner_product);
+}
+
+/// The larger of two words of stored values, each with each; NaN only against NaN. Of zeros, either.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
+  if constexpr (sizeof(Stored) == 4) {
+    return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+  } else {
+    using pair = std::conditional_t<std::is_same_v<Stored, float16>, __half2, __nv_bfloat162>;
+    const pair most = __hmax2(reinterpret_cast<const pair&>(a), reinterpret_cast<const pair&>(b));
+    return reinterpret_cast<const std::uint32_t&>(most);
+  }
+}
+
+template <class Stored>
+__device__ __forceinline__ std::uint32_t most_of(uint4 raw) {
+  return larger<Stored>(larger<Stored>(raw.x, raw.y), larger<Stored>(raw.z, raw.w));
+}
+/// The best of a word's values, of a vector's, and of a chunk's: NaN if all are.
+template <class Stored>
+__device__ __forceinline__ float best_of(std::uint32_t word) {
+  if constexpr (sizeof(Stored) == 4) {
+    return __uint_as_float(word);
+  } else {
+    float values[8];
+    widen_vector<Stored>(make_uint4(word, word, word, word), values);
+    return fmaxf(values[0], values[1]);
+  }
+}
+template <class Stored>
+__device__ __forceinline__ float best_of(uint4 raw) {
+  return best_of<Stored>(most_of<Stored>(raw));
+}
+template <class Stored>
+__device__ __forceinline__ float best_of(const uint4 (&raw)[kVectors]) {
+  std::uint32_t most[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; v++) most[v] = most_of<Stored>(raw[v]);
+#pragma unroll
+  for (int half = kVectors / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int v = 0; v < half; v++) most[v] = larger<Stored>(most[v], most[v + half]);
+  return best_of<Stored>(most[0]);
+}
+
+/// For every vector of a chunk, a key that its best column reaches: the best value, as if its last column had it.
+template <class Stored>
+__device__ __forceinline__ void chunk_maxima(const row_slice<Stored>& slice, std::uint32_t first,
+                                             const uint4 (&raw)[kVectors], std::uint64_t* best) {
+  const std::uint32_t mine = first + threadIdx.x % kWarp;
+  const std::uint32_t end = slice.chunk_end(first);
+#pragma unroll
+  for (int v = 0; v < kVectors; v++) {
+    const std::uint32_t vector = mine + v * kWarp;
+    const std::uint32_t last_column = slice.column_of(vector) + row_slice<Stored>::kPerVector - 1;
+    best[v] = vector < end ? core::row_key(key_of_wide(best_of<Stored>(raw[v])), last_column) : core::kNoRow;
+  }
+}
+
+}  // namespace shortlist::cuda::streaming
