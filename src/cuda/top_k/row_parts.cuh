@@ -34,6 +34,17 @@ __device__ __forceinline__ key_for<Stored> key_of_value(Stored value, bool negat
   }
 }
 
+/// Calls launch(stored), stored being a value of the matrix's type. @pre not f64.
+template <class Launch>
+void by_stored_type(value_type type, Launch launch) {
+  switch (type) {
+    case value_type::f32: return launch(float{});
+    case value_type::f16: return launch(float16{});
+    case value_type::bf16: return launch(bfloat16{});
+    case value_type::f64: return;
+  }
+}
+
 /// A value of the matrix again, from its own widened value.
 template <class Stored>
 __device__ __forceinline__ Stored narrowed(float value) {

@@ -400,12 +400,8 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
 }  // namespace
 
 void launch_stream_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
-  switch (request.matrix.type) {
-    case value_type::f32: return launch_type<float>(stream, request, multiprocessors);
-    case value_type::f16: return launch_type<float16>(stream, request, multiprocessors);
-    case value_type::bf16: return launch_type<bfloat16>(stream, request, multiprocessors);
-    case value_type::f64: return;
-  }
+  by_stored_type(request.matrix.type,
+                 [&](auto stored) { launch_type<decltype(stored)>(stream, request, multiprocessors); });
 }
 
 }  // namespace shortlist::cuda

@@ -171,12 +171,8 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
   args.stage = row_stage_of(request, core::kWarpRowsMaxCols);
-  switch (request.matrix.type) {
-    case value_type::f32: return launch_type<float>(stream, args, multiprocessors);
-    case value_type::f16: return launch_type<float16>(stream, args, multiprocessors);
-    case value_type::bf16: return launch_type<bfloat16>(stream, args, multiprocessors);
-    case value_type::f64: return;
-  }
+  by_stored_type(request.matrix.type,
+                 [&](auto stored) { launch_type<decltype(stored)>(stream, args, multiprocessors); });
 }
 
 }  // namespace shortlist::cuda
