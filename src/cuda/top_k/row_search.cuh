@@ -434,6 +434,8 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
 }
 
 constexpr float kLearning = 0.25f;  // weight of the last row
+constexpr float kFarthest =
+    1e20f;  // of a map's offset: finite, too, when the bracket's map makes it 2^28 times as large
 
 /// What a group has learned from its rows so far.
 struct row_shape {
@@ -548,7 +550,7 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
     const float sharper = shape.scale * factor;
     share.map(halves, row.negated ? -sharper : sharper, (offset - center) * factor);
   };
-  const bool usable = !takes_all && isfinite(offset);  // else numbers might have become NaN
+  const bool usable = !takes_all && fabsf(offset) < kFarthest;  // else numbers might become NaN
   const half_border border = find_border(group, halves, plan.k, plan.reach, beyond, usable, zoom);
   settled = takes_all || border.found;
   if (border.found) {
