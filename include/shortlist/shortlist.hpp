@@ -5,6 +5,7 @@
 #include "shortlist/error.hpp"
 #include "shortlist/flat_index.hpp"
 #include "shortlist/io.hpp"
+#include "shortlist/sample.hpp"
 #include "shortlist/top_k.hpp"
 #include "shortlist/types.hpp"
 #include "shortlist/version.hpp"

@@ -10,6 +10,7 @@
 
 #include "shortlist/device.hpp"
 #include "shortlist/flat_index.hpp"
+#include "shortlist/sample.hpp"
 #include "shortlist/top_k.hpp"
 
 namespace shortlist::core {
@@ -57,6 +58,13 @@ constexpr top_k_shape shape_of(const top_k_request& request) {
           .indices_as = request.out.indices_as,
           .col_stride = request.matrix.col_stride};
 }
+
+/// A sampling step whose arguments were checked; see shortlist/sample.hpp. Parameters in arrays were not.
+struct sample_request {
+  value_matrix logits;
+  sample_params params;
+  sample_output out;
+};
 
 /// A backend's scratch memory for one search at a time.
 class scratch {
@@ -108,6 +116,10 @@ class backend {
   // Row-wise top k.
   /// Asynchronous on `stream`, can be captured. @throws unsupported where the backend does not have it.
   virtual void top_k(void* stream, const top_k_request& request) = 0;
+
+  // Sampling.
+  /// Asynchronous on `stream`, can be captured.
+  virtual void sample(void* stream, const sample_request& request) = 0;
 };
 
 /// The backend of a device; one object per device for the life of the process.

@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 constexpr const char* kForceFlatSearch = "SHORTLIST_FORCE_FLAT_SEARCH";
 constexpr const char* kForceTopK = "SHORTLIST_FORCE_TOP_K";
+constexpr const char* kForceSample = "SHORTLIST_FORCE_SAMPLE";
 
 struct flat_algorithm_name {
   std::string_view name;
@@ -210,8 +211,8 @@ const cuda_top_k_rule* cuda_rule_of(top_k_algorithm algorithm) {
   return nullptr;
 }
 
-template <class Rule, std::size_t Count>
-const Rule& first_that_holds(const Rule (&rules)[Count], const top_k_shape& shape) {
+template <class Rule, std::size_t Count, class Shape>
+const Rule& first_that_holds(const Rule (&rules)[Count], const Shape& shape) {
   for (const Rule& rule : rules) {
     if (rule.holds(shape)) return rule;
   }
@@ -257,6 +258,53 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm) {
              "steps\n";
     default: return "early stop: gains nothing: it follows the bisection from the exact border, two passes more\n";
   }
+}
+
+// Sampling.
+
+struct sample_algorithm_name {
+  std::string_view name;
+  sample_algorithm algorithm;
+};
+constexpr sample_algorithm_name kCpuSampleAlgorithms[] = {{"cpu_rows", sample_algorithm::cpu_rows}};
+constexpr sample_algorithm_name kCudaSampleAlgorithms[] = {{"chip_rows", sample_algorithm::chip_rows},
+                                                           {"memory_rows", sample_algorithm::memory_rows}};
+
+std::span<const sample_algorithm_name> sample_algorithms_of(device_kind kind) {
+  using names = std::span<const sample_algorithm_name>;
+  return kind == device_kind::cpu ? names(kCpuSampleAlgorithms) : names(kCudaSampleAlgorithms);
+}
+
+struct sample_rule {
+  std::int64_t max_vocab = kAny;
+  sample_algorithm algorithm;
+  std::string_view reason;
+
+  constexpr bool holds(const sample_shape& shape) const { return shape.vocab <= max_vocab; }
+};
+
+constexpr sample_rule kCpuSampleRules[] = {
+    {.algorithm = sample_algorithm::cpu_rows,
+     .reason = "a row by one worker: its logits are read once, and what the filters leave is small"},
+};
+constexpr sample_rule kCudaSampleRules[] = {
+    {.max_vocab = kChipRowsMaxVocab,
+     .algorithm = sample_algorithm::chip_rows,
+     .reason = "a row fits the shared memory of a cluster of blocks: it is read once, and filtered on the chip"},
+    {.algorithm = sample_algorithm::memory_rows,
+     .reason = "a longer row: it is kept in global memory with penalties and mask applied, and read a few times"},
+};
+
+const sample_rule& sample_rule_for(device_kind kind, const sample_shape& shape) {
+  return kind == device_kind::cpu ? first_that_holds(kCpuSampleRules, shape)
+                                  : first_that_holds(kCudaSampleRules, shape);
+}
+
+/// Whether an algorithm that was forced can take the shape.
+bool takes(device_kind kind, sample_algorithm algorithm, const sample_shape& shape) {
+  const auto rules = kind == device_kind::cpu ? std::span<const sample_rule>(kCpuSampleRules)
+                                              : std::span<const sample_rule>(kCudaSampleRules);
+  return std::ranges::any_of(rules, [&](const sample_rule& r) { return r.algorithm == algorithm && r.holds(shape); });
 }
 
 // When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a search from
@@ -393,6 +441,48 @@ std::string explain_top_k(device_kind kind, std::string_view device_description,
       read_bytes / 1e6, passes, written_bytes / 1e6, output, gb_per_s, machine,
       (read_bytes + written_bytes) / (gb_per_s * 1e6),
       kind == device_kind::cuda && shape.early_stop ? worth_of_early_stop(plan.algorithm) : "");
+}
+
+std::string_view to_string(sample_algorithm algorithm) {
+  for (const device_kind kind : {device_kind::cpu, device_kind::cuda}) {
+    for (const auto& entry : sample_algorithms_of(kind)) {
+      if (entry.algorithm == algorithm) return entry.name;
+    }
+  }
+  return "unknown";
+}
+
+sample_plan plan_sample(device_kind kind, const sample_shape& shape) {
+  const auto forced = forced_by(kForceSample, sample_algorithms_of(kind));
+  if (forced && takes(kind, *forced, shape)) {
+    return {*forced, fmt::format("forced by {}={}", kForceSample, to_string(*forced))};
+  }
+  const sample_rule& rule = sample_rule_for(kind, shape);
+  if (!forced) return {rule.algorithm, std::string(rule.reason)};
+  return {rule.algorithm,
+          fmt::format("{} ({}={} cannot take the shape)", rule.reason, kForceSample, to_string(*forced))};
+}
+
+sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& shape) {
+  const auto forced = forced_by(kForceSample, sample_algorithms_of(kind));
+  if (forced && takes(kind, *forced, shape)) return *forced;
+  return sample_rule_for(kind, shape).algorithm;
+}
+
+std::string explain_sample(device_kind kind, std::string_view device_description, const sample_shape& shape) {
+  const sample_plan plan = plan_sample(kind, shape);
+  const double read_bytes =
+      static_cast<double>(shape.rows) * static_cast<double>(shape.vocab) * static_cast<double>(size_bytes(shape.type));
+  const auto [gb_per_s, machine] = example_bandwidth(kind);
+  return fmt::format(
+      "sample:     a token of each of {} rows of {} {} logits\n"
+      "device:     {}\n"
+      "algorithm:  {}\n"
+      "because:    {}\n"
+      "reads:      {:.6g} MB\n"
+      "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n",
+      shape.rows, shape.vocab, to_string(shape.type), device_description, to_string(plan.algorithm), plan.reason,
+      read_bytes / 1e6, gb_per_s, machine, read_bytes / (gb_per_s * 1e6));
 }
 
 }  // namespace shortlist::core

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "shortlist/device.hpp"
+#include "shortlist/sample.hpp"
 #include "shortlist/top_k.hpp"
 
 namespace shortlist::core {
@@ -67,5 +68,30 @@ top_k_algorithm choose_top_k_algorithm(device_kind kind, const top_k_shape& shap
 
 /// For people: the plan, the bytes that the op reads and writes, and the limit that follows.
 std::string explain_top_k(device_kind kind, std::string_view device_description, const top_k_shape& shape);
+
+/// How a sampling step works; each backend has its own.
+enum class sample_algorithm : std::uint8_t {
+  cpu_rows,     ///< CPU: each row by one worker
+  chip_rows,    ///< CUDA: a row in the shared memory of a cluster of blocks
+  memory_rows,  ///< CUDA: the same, a row in global memory, penalties and mask applied; serves everything
+};
+
+std::string_view to_string(sample_algorithm algorithm);
+
+inline constexpr std::int64_t kChipRowsMaxVocab = 262'144;  // fp32 logits that a cluster of eight blocks holds
+
+struct sample_plan {
+  sample_algorithm algorithm = sample_algorithm::cpu_rows;
+  std::string reason;  ///< one sentence: the rule that held, or the environment variable that forced it
+};
+
+/// The plan of a sampling step. SHORTLIST_FORCE_SAMPLE overrides it by name, where the algorithm can take the shape.
+/// @throws invalid_argument if that variable names no algorithm of this kind of device; the message lists those.
+sample_plan plan_sample(device_kind kind, const sample_shape& shape);
+/// The same without the sentence, for the hot path: allocates nothing.
+sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& shape);
+
+/// For people: the plan, the bytes that the op reads, and the limit that follows.
+std::string explain_sample(device_kind kind, std::string_view device_description, const sample_shape& shape);
 
 }  // namespace shortlist::core

@@ -11,6 +11,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/sample/sample.hpp"
 #include "cpu/top_k/top_k.hpp"
 
 namespace shortlist::cpu {
@@ -92,6 +93,8 @@ class backend final : public core::backend {
   void top_k(void*, const core::top_k_request& request) override {
     cpu::top_k(core::choose_top_k_algorithm(device_kind::cpu, core::shape_of(request)), request);
   }
+
+  void sample(void*, const core::sample_request& request) override { cpu::sample(request); }
 };
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/check.cuh"
 #include "cuda/runtime/stream_memory.cuh"
+#include "cuda/sample/sample_rows.hpp"
 #include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/radix_rows.hpp"
 #include "cuda/top_k/sort_rows.hpp"
@@ -260,6 +261,11 @@ class cuda_backend final : public core::backend {
         launch_radix_rows(native(stream), request, multiprocessors);
         if (request.options.sorted && !request.out.mask) launch_sort_rows(native(stream), request);
     }
+  }
+
+  void sample(void* stream, const core::sample_request& request) override {
+    const current_device here(ordinal_);
+    launch_sample_rows(native(stream), request);
   }
 
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
