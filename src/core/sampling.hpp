@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 
 #include "core/host_device.hpp"
 #include "core/order.hpp"
@@ -42,19 +43,24 @@ inline constexpr float kRounder = 0x1.8p+23f;       ///< x + it - it is the inte
 inline constexpr float kMostSteepness = 0x1p+100f;  ///< of an extremely low temperature
 inline constexpr float kSmallestNormal = 0x1p-126f;
 
-/// The weight 2^t in units of 2^-40, for t <= 0; t may be -inf.
+/// c[0] + c[1] x + .., from the last term on, one fma each. Unrolled by templates: a GPU has no arrays of the host.
+template <const auto& Terms, int At = 0>
+SHORTLIST_HOST_DEVICE float polynomial(float x) {
+  constexpr float kTerm = Terms[At];
+  if constexpr (At + 1 == static_cast<int>(std::size(Terms)))
+    return kTerm;
+  else
+    return step_dot(polynomial<Terms, At + 1>(x), x, kTerm);
+}
+
+/// 2^t for t in [kLeastExponent, 0].
 SHORTLIST_HOST_DEVICE float power_of_two(float t) {
   const float whole = add_once(add_once(t, kRounder), -kRounder);
   const float f = add_once(t, -whole);  // exact
-  float p = kExp2[6];
-  p = step_dot(p, f, kExp2[5]);
-  p = step_dot(p, f, kExp2[4]);
-  p = step_dot(p, f, kExp2[3]);
-  p = step_dot(p, f, kExp2[2]);
-  p = step_dot(p, f, kExp2[1]);
-  p = step_dot(p, f, kExp2[0]);
+  const float p = polynomial<kExp2>(f);
   return float_from_bits(float_bits(p) + (static_cast<std::uint32_t>(static_cast<std::int32_t>(whole)) << 23));
 }
+/// The weight 2^t in units of 2^-40, for t <= 0; t may be -inf.
 SHORTLIST_HOST_DEVICE std::uint64_t weight_of(float t) {
   if (!(t >= kLeastExponent)) return 0;
   const float scaled = multiply_once(power_of_two(t), 0x1p+40f);  // exact
@@ -76,8 +82,7 @@ SHORTLIST_HOST_DEVICE float log_of_two(float x) {
   const std::uint32_t above = float_bits(x) - kRootOfHalf;
   const std::int32_t n = static_cast<std::int32_t>(above) >> 23;
   const float g = add_once(float_from_bits((above & 0x007FFFFFu) + kRootOfHalf), -1.0f);
-  float q = kLog2[9];
-  for (int i = 8; i >= 0; i--) q = step_dot(q, g, kLog2[i]);
+  const float q = polynomial<kLog2>(g);
   return step_dot(q, g, add_once(exponent, static_cast<float>(n)));
 }
 

@@ -265,7 +265,9 @@ class cuda_backend final : public core::backend {
 
   void sample(void* stream, const core::sample_request& request) override {
     const current_device here(ordinal_);
-    launch_sample_rows(native(stream), request);
+    const sample_shape shape{.rows = request.logits.rows, .vocab = request.logits.cols, .type = request.logits.type};
+    launch_sample_rows(native(stream), core::choose_sample_algorithm(device_kind::cuda, shape), request,
+                       properties_.multiProcessorCount);
   }
 
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,

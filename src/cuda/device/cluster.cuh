@@ -27,6 +27,21 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/// The two halves of cluster_sync, for work in between.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+/// The same place in the shared memory of block `rank` of the cluster, for loads, stores and atomics. That block must
+/// have begun, and not have ended.
+template <class T>
+__device__ __forceinline__ T* of_block(T* mine, std::uint32_t rank) {
+  T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(mine), "r"(rank));
+  return there;
+}
+
 /// Reads a word of this block's shared memory in block `rank` of the cluster.
 __device__ __forceinline__ std::uint32_t cluster_load(const std::uint32_t* mine, std::uint32_t rank) {
   std::uint32_t address = static_cast<std::uint32_t>(__cvta_generic_to_shared(mine));

@@ -1,9 +1,327 @@
-#include "cuda/sample/sample_rows.hpp"
+// Sampling: a row of logits by a cluster of blocks, which hold it on the chip from the one time that it is read.
+//
+// Why it is fast: a row is read once, by 16-byte loads of up to eight blocks; all later passes touch shared memory.
+// With top_k on, a cut that the k best surely reach comes for nothing from the best of 128 disjoint groups of tokens,
+// and what reaches it is a list of about 1.4 k in the first block, which alone orders, weighs and draws. Without top_k,
+// weights are summed up once in bins of their exponents; the border's bin is listed, and only the list is ordered.
+// Steps: load -> penalties, bias, mask, if there are any -> best of groups, shared -> list of the best, or cuts of the
+// whole row -> draw: from the list; or a segment by the sums of the kept weights, then its token.
+// Exact for any data: sums are integers; a list that overflows is shortened by a cut that is searched by counting, and
+// a border bin that overflows by weighing, keys and tokens as one number, so that no ties are left.
+// Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
 
-#include "shortlist/error.hpp"
+#include "cuda/runtime/launch.cuh"
+#include "cuda/runtime/stream_memory.cuh"
+#include "cuda/sample/row_draw.cuh"
+#include "cuda/sample/row_load.cuh"
+#include "cuda/sample/sample_rows.hpp"
+#include "cuda/top_k/row_parts.cuh"
 
 namespace shortlist::cuda {
+namespace {
 
-void launch_sample_rows(cudaStream_t, const core::sample_request&) { throw unsupported("sampling on a GPU"); }
+using namespace sampling;
+
+constexpr std::int64_t kMostHeld = 16'384;  // logits a block: with fp32, two or three blocks share a multiprocessor
+constexpr std::int64_t kLeastHeld = 2'048;  // fewer a block do not pay for its part in the meetings
+constexpr std::int64_t kWantedBlocks = 2;   // a multiprocessor, where rows are few
+constexpr std::int64_t kMemoryBytes = std::int64_t{256} << 20;  // of rows that are held in global memory
+constexpr std::int64_t kMostGrid = std::int64_t{1} << 30;
+
+struct sample_args {
+  core::sample_request request;
+  float* memory;  // [blocks, kWarps, segment] of rows that are not held on the chip; else null
+  std::int64_t first_row;
+  std::uint32_t segment;
+};
+
+/// The tokens that top_k, or what amounts to it, leaves; 0 if all.
+__device__ __forceinline__ std::uint32_t wanted_by_count(const core::row_params& params) {
+  const bool only_best = params.greedy || (!params.top_p_off && params.top_p == 0);
+  return only_best ? 1 : static_cast<std::uint32_t>(params.top_k);
+}
+
+__device__ __forceinline__ float minimum_exponent(const core::row_params& params) {
+  return params.min_p_off ? minus_infinity<float>() : params.least_exponent;
+}
+
+/// Draws from the list of the best, which holds all that top_k can leave. The first block comes, after the meeting at
+/// which the list was complete.
+__device__ __forceinline__ void draw_from_list(const core::sample_request& request, std::int64_t row,
+                                               std::uint32_t blocks, const row_filter& filter,
+                                               sample_scratch& scratch) {
+  const core::row_params& params = scratch.params;
+  const std::uint32_t n = min(scratch.listed, kListed);
+  std::uint64_t* keys = in_order(scratch.list, scratch.ordered, n);
+  const bool weighs_all = request.out.logprobs || request.out.top_n > 0;
+  const std::uint64_t full = weighs_all ? sum_of_segments(scratch.segment_weight, blocks, scratch) : 0;
+  write_best(request.out, row, keys, n, filter, full);
+
+  std::uint32_t kept = min(n, wanted_by_count(params));
+  const auto apply_min_p = [&] {
+    kept = min(kept, count_first(keys, kept, [&](std::uint64_t key) {
+                 return filter.exponent_of_key(key) >= params.least_exponent;
+               }));
+  };
+  const bool min_p_first = request.params.min_p_order == min_p_order::first;
+  if (!params.min_p_off && min_p_first) apply_min_p();
+  if (!params.top_p_off && kept > 1) {
+    const std::uint64_t target = core::share_of(weight_of_keys(keys, kept, filter, scratch), params.top_p);
+    kept = count_by_weight(keys, kept, 0, target, filter, scratch);
+  }
+  if (!params.min_p_off && !min_p_first) apply_min_p();
+  const std::uint64_t total = weight_of_keys(keys, kept, filter, scratch);
+  const std::uint64_t place = core::drawn_of(total, core::philox(params.seed, params.offset));
+  std::uint64_t* room = keys == scratch.list ? scratch.ordered : scratch.list;
+  draw_from_keys(keys, room, kept, place, filter, scratch, [&](std::uint64_t key) {
+    write_draw(request.out, row, core::position_of(key), filter.exponent_of_key(key), full, kept);
+  });
+}
+
+/// What a search for the border of top_p found.
+struct weight_border {
+  std::uint64_t before;  // the weight of what is surely kept, if the list has the border
+  std::uint64_t target;
+  bool listed;
+};
+
+/// Weighs what passes the filter, and lists the bin of exponents that holds the border of top_p; what is kept before it
+/// is given to the first block. Narrower bins where a list overflows; gives up on ties. All threads of the cluster
+/// come.
+template <class Held>
+__device__ __forceinline__ weight_border list_border(const row_part<Held>& part, const row_filter& filter,
+                                                     float least_kept, sample_scratch& scratch) {
+  constexpr float kWindow = 20.0f;  // exponents: beyond, weights are below a millionth of the best one's
+  constexpr int kTries = 3;
+  exponent_bins bins{0.0f, static_cast<float>(kBins - 2) / kWindow};
+  for (int i = 0; i < kTries; i++) {
+    const auto target_of = [&](std::uint64_t total) { return core::share_of(total, scratch.params.top_p); };
+    const found_bin at = weigh_bins(part, filter, bins, scratch, target_of);
+    if (at.bin == kFirstBin || (at.bin == kLastBin && i > 0)) break;
+    if (at.bin == kLastBin) {
+      bins.start = -kWindow;
+      continue;
+    }
+    weigh_kept(part, filter, scratch, [&](float x, std::uint32_t token, float exponent) {
+      const std::uint32_t bin = bins.of(exponent);
+      if (bin > at.bin || !(exponent >= least_kept) || !filter.reaches_cut(x, token)) return standing::out;
+      return bin == at.bin ? standing::border : standing::kept;
+    });
+    if (listed_by_all(scratch) <= kListed) return {at.before, target_of(at.total), true};
+    cluster_sync();  // all have seen that the list is too long
+    empty_list(part, scratch);
+    bins.start -= static_cast<float>(at.bin - 1) / bins.per_unit;
+    bins.per_unit *= static_cast<float>(kBins - 2);
+  }
+  return {0, 0, false};
+}
+
+/// Decides the border's list, and adds what of it is kept to the segments. @returns how many are kept; `cut` is that of
+/// the row. The first block comes.
+template <class Held>
+__device__ __forceinline__ std::uint32_t settle_border(const row_part<Held>& part, const row_filter& filter,
+                                                       const weight_border& border, std::uint64_t& cut,
+                                                       sample_scratch& scratch) {
+  const std::uint32_t n = scratch.listed;
+  const std::uint64_t* keys = in_order(scratch.list, scratch.ordered, n);
+  const std::uint32_t kept = count_by_weight(keys, n, border.before, border.target, filter, scratch);
+  for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) {
+    const std::uint32_t segment = part.segment_of(core::position_of(keys[i]));
+    atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.segment_kept_weight[segment]),
+              static_cast<unsigned long long>(core::weight_of(filter.exponent_of_key(keys[i]))));
+  }
+  if (kept > 0) cut = keys[kept - 1];
+  __syncthreads();
+  return kept;
+}
+
+/// Filters the whole row, and draws from it. All threads of the cluster come; the list is empty.
+template <class Held>
+__device__ __forceinline__ void draw_from_row(const core::sample_request& request, std::int64_t row,
+                                              const row_part<Held>& part, row_filter filter, sample_scratch& scratch) {
+  const core::row_params& params = scratch.params;
+  const float least = minimum_exponent(params);
+  if (request.params.min_p_order == min_p_order::first) filter.floor = least;
+  if (params.top_k > 0) {
+    const std::uint64_t wanted = params.top_k;
+    filter.cut = search_cut(
+        part, filter, scratch, wanted, [](float) { return std::uint64_t{1}; },
+        [&](std::uint64_t total) { return min(total, wanted); });
+  }
+  weight_border border{0, 0, false};
+  if (!params.top_p_off) {
+    border = list_border(part, filter, least, scratch);
+    if (!border.listed) {
+      filter.cut = search_cut(
+          part, filter, scratch, 0, [&](float x) { return core::weight_of(filter.exponent(x)); },
+          [&](std::uint64_t total) { return core::share_of(total, params.top_p); });
+    }
+  }
+  filter.floor = least;
+  if (!border.listed) {
+    weigh_kept(part, filter, scratch, [&](float x, std::uint32_t token, float) {
+      return filter.passes(x, token) ? standing::kept : standing::out;
+    });
+    cluster_sync();
+  }
+  if (part.rank == 0) {
+    std::uint32_t kept = 0;
+    drawn_segment drawn{.cut = filter.cut, .remainder = 0, .full = 0, .segment = 0, .kept = 0};
+    if (border.listed) kept = settle_border(part, filter, border, drawn.cut, scratch);
+    drawn.kept = kept + static_cast<std::uint32_t>(sum_of_segments(scratch.segment_kept, part.blocks, scratch));
+    drawn.full = sum_of_segments(scratch.segment_weight, part.blocks, scratch);
+    draw_segment(part.blocks, drawn, scratch);
+  }
+  cluster_sync();
+  const drawn_segment& drawn = scratch.drawn;
+  filter.cut = drawn.cut;
+  if (drawn.segment % part.blocks != part.rank || drawn.segment / part.blocks != threadIdx.x / kWarp) return;
+  draw_from_segment(part, filter, drawn, [&](float x, std::uint32_t token) {
+    write_draw(request.out, row, token, filter.exponent(x), drawn.full, drawn.kept);
+  });
+}
+
+template <class Stored, class Held>
+__device__ __forceinline__ row_part<Held> part_of(const sample_args& args, const Stored* row, unsigned char* shared) {
+  const value_matrix& logits = args.request.logits;
+  row_part<Held> part;
+  part.segment = args.segment;
+  part.blocks = cluster_size();
+  part.rank = cluster_rank();
+  part.shift = logits.col_stride == 1 || logits.cols == 1
+                   ? static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(Stored))
+                   : 0;
+  part.vocab = static_cast<std::uint32_t>(logits.cols);
+  part.held = reinterpret_cast<Held*>(shared);
+  return part;
+}
+
+/// Blocks that a multiprocessor has room for: shared memory's share of kMostHeld logits decides.
+template <class Stored, bool Plain>
+constexpr int blocks_held = Plain && sizeof(Stored) == 2 ? 4 : 2;
+
+/// @tparam Plain the logits are held as they are stored; else as fp32, penalties, bias and mask applied.
+template <class Stored, bool Plain>
+__global__ void __launch_bounds__(kThreads, blocks_held<Stored, Plain>)
+    sample_rows_kernel(const __grid_constant__ sample_args args) {
+  using held = std::conditional_t<Plain, Stored, float>;
+  const core::sample_request& request = args.request;
+  const value_matrix& logits = request.logits;
+  auto& scratch = *reinterpret_cast<sample_scratch*>(dynamic_shared());
+  const std::int64_t row = args.first_row + blockIdx.x / cluster_size();
+  const Stored* values = static_cast<const Stored*>(logits.data) + row * logits.row_stride;
+  cluster_arrive();
+  auto part = part_of<Stored, held>(args, values, reinterpret_cast<unsigned char*>(&scratch + 1));
+  if constexpr (!Plain) {
+    if (args.memory) part.held = args.memory + std::int64_t{blockIdx.x} * kWarps * args.segment;
+  }
+  if (threadIdx.x == 0) {
+    scratch.params = core::params_of(request.params, row, logits.cols);
+    scratch.listed = 0;
+  }
+  float most = logits.col_stride == 1 || logits.cols == 1 ? load_part(part, values)
+                                                          : load_part_apart(part, values, logits.col_stride);
+  __syncthreads();
+  if constexpr (!Plain) {
+    if (scratch.params.valid) penalize(part, request, row, scratch);
+    most = change_part(part, request, row);
+  }
+  cluster_wait();  // all blocks have begun
+  share_groups(part, most, scratch);
+  const std::uint32_t best = best_of_groups(scratch);
+  if (!scratch.params.valid || best == kNanGroup || best < kLeastKey) {
+    const sample_status status = !scratch.params.valid ? sample_status::bad_parameter
+                                 : best == kNanGroup   ? sample_status::nan_logit
+                                                       : sample_status::nothing_allowed;
+    if (part.rank == 0) write_failure(request.out, row, status);
+    return;
+  }
+
+  const row_filter filter{core::from_ascending_key(best), scratch.params.steepness, kEveryCandidate,
+                          minus_infinity<float>()};
+  const auto top_n = static_cast<std::uint32_t>(request.out.top_n);
+  if (request.out.logprobs || top_n > 0) weigh_row(part, filter, scratch);
+  const std::uint32_t wanted = wanted_by_count(scratch.params);
+  if (wanted > 0 && wanted <= kListed) {
+    list_best(part, filter, max(wanted, top_n), scratch);
+    if (part.rank != 0) return;
+    draw_from_list(request, row, part.blocks, filter, scratch);
+  } else {
+    draw_from_row(request, row, part, filter, scratch);
+    if (top_n > 0) {
+      cluster_sync();
+      empty_list(part, scratch);
+      list_best(part, filter, top_n, scratch);
+      if (part.rank == 0) {
+        const std::uint32_t n = min(scratch.listed, kListed);
+        const std::uint64_t* keys = in_order(scratch.list, scratch.ordered, n);
+        write_best(request.out, row, keys, n, filter, sum_of_segments(scratch.segment_weight, part.blocks, scratch));
+      }
+    }
+    if (part.rank != 0) return;
+  }
+  cluster_sync();  // the others may still look at this block's memory, until they end
+}
+
+/// Blocks a row: enough to hold it, and more where rows are few.
+int blocks_of(const core::sample_request& request, int multiprocessors) {
+  int blocks = 1;
+  const auto grow_while = [&](auto condition) {
+    while (blocks < kMostBlocks && condition()) blocks *= 2;
+  };
+  grow_while([&] { return request.logits.cols > kMostHeld * blocks; });
+  grow_while([&] {
+    return request.logits.cols >= 2 * kLeastHeld * blocks &&
+           request.logits.rows * blocks < kWantedBlocks * multiprocessors;
+  });
+  return blocks;
+}
+
+bool is_plain(const sample_params& params) {
+  return !params.prompt.begins && !params.generated.begins && !params.bias.values && !params.allowed.data;
+}
+
+template <class Stored, bool Plain>
+void launch_rows(cudaStream_t stream, bool on_chip, const core::sample_request& request, int multiprocessors) {
+  using held = std::conditional_t<Plain, Stored, float>;
+  constexpr std::int64_t kMostShift = 16 / static_cast<std::int64_t>(sizeof(Stored)) - 1;
+  const int blocks = blocks_of(request, multiprocessors);
+  const std::int64_t segments = std::int64_t{blocks} * kWarps;
+  const std::int64_t least = (request.logits.cols + kMostShift + segments - 1) / segments;
+  const std::int64_t segment = (least + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit;
+  const std::int64_t row_bytes = segments * segment * static_cast<std::int64_t>(sizeof(held));
+  const std::int64_t rows = request.logits.rows;
+  const std::int64_t at_once =
+      std::clamp(on_chip ? kMostGrid / blocks : kMemoryBytes / row_bytes, std::int64_t{1}, rows);
+  std::optional<stream_memory> memory;
+  if (!on_chip) memory.emplace(stream, at_once * row_bytes);
+  for (std::int64_t first = 0; first < rows; first += at_once) {
+    const sample_args args{request, memory ? static_cast<float*>(memory->data()) : nullptr, first,
+                           static_cast<std::uint32_t>(segment)};
+    launch_shape shape;
+    shape.grid = dim3(static_cast<unsigned>(std::min(at_once, rows - first) * blocks));
+    shape.threads = kThreads;
+    shape.shared_bytes = static_cast<std::int64_t>(sizeof(sample_scratch)) + (on_chip ? row_bytes / blocks : 0);
+    shape.cluster = blocks;
+    launch(sample_rows_kernel<Stored, Plain>, shape, stream, args, "starting to sample rows");
+  }
+}
+
+}  // namespace
+
+void launch_sample_rows(cudaStream_t stream, core::sample_algorithm algorithm, const core::sample_request& request,
+                        int multiprocessors) {
+  const bool on_chip = algorithm == core::sample_algorithm::chip_rows;
+  by_stored_type(request.logits.type, [&](auto stored) {
+    using stored_type = decltype(stored);
+    if (on_chip && is_plain(request.params))
+      launch_rows<stored_type, true>(stream, on_chip, request, multiprocessors);
+    else
+      launch_rows<stored_type, false>(stream, on_chip, request, multiprocessors);
+  });
+}
 
 }  // namespace shortlist::cuda

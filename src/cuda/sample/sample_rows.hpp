@@ -4,10 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include "core/backend.hpp"
+#include "core/plan.hpp"
 
 namespace shortlist::cuda {
 
-/// Asynchronous on `stream`; one launch, can be captured.
-void launch_sample_rows(cudaStream_t stream, const core::sample_request& request);
+/// @param algorithm chip_rows or memory_rows, as core/plan.hpp chose. Asynchronous on `stream`, can be captured; one
+/// launch, unless rows in global memory are so many that they take turns in it.
+void launch_sample_rows(cudaStream_t stream, core::sample_algorithm algorithm, const core::sample_request& request,
+                        int multiprocessors);
 
 }  // namespace shortlist::cuda

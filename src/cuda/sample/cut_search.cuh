@@ -1,0 +1,146 @@
+// Cuts of a row by count or by weight, searched by all blocks of its cluster: every search is exact for any data.
+//
+// A pass puts what is left of the row into bins, best first, sums the bins over the blocks, and finds the bin in which
+// the sum reaches the target; the next pass divides that bin. See sample_rows.cu.
+#pragma once
+
+#include <bit>
+
+#include "cuda/sample/sample_parts.cuh"
+
+namespace shortlist::cuda::sampling {
+
+constexpr int kBinBits = std::bit_width(static_cast<unsigned>(kBins)) - 1;
+
+__device__ __forceinline__ void clear_bins(sample_scratch& scratch) {
+  for (int b = threadIdx.x; b < kBins; b += kThreads) {
+    scratch.bins.low[b] = 0;
+    scratch.bins.high[b] = 0;
+  }
+  __syncthreads();
+}
+
+/// Adds to a bin, in two words: the lower one's carry is seen by whoever causes it.
+__device__ __forceinline__ void add_to_bin(sample_scratch& scratch, std::uint32_t bin, std::uint64_t measure) {
+  const auto low = static_cast<std::uint32_t>(measure);
+  auto high = static_cast<std::uint32_t>(measure >> 32);
+  if (low != 0) high += atomicAdd(&scratch.bins.low[bin], low) + low < low ? 1 : 0;
+  if (high != 0) atomicAdd(&scratch.bins.high[bin], high);
+}
+
+/// The first bin with which the sum over the cluster's bins reaches target_of(total). All threads of the cluster come,
+/// and the answer is the same for all.
+template <class TargetOf>
+__device__ __forceinline__ found_bin find_bin(sample_scratch& scratch, std::uint32_t rank, std::uint32_t blocks,
+                                              TargetOf target_of) {
+  constexpr int kMostMine = kBins / kThreads;
+  cluster_sync();                             // all bins are there
+  const std::uint32_t part = kBins / blocks;  // bins that this block sums
+  const std::uint32_t each = max(part / kThreads, 1u);
+  const std::uint32_t first = rank * part + threadIdx.x * each;
+  const bool has_bins = threadIdx.x * each < part;
+  std::uint64_t mine[kMostMine]{};
+  std::uint64_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < kMostMine; i++) {
+    if (!has_bins || i >= static_cast<int>(each)) break;
+    for (std::uint32_t b = 0; b < blocks; b++) {
+      const auto* there = of_block(&scratch, b);
+      mine[i] += (static_cast<std::uint64_t>(there->bins.high[first + i]) << 32) + there->bins.low[first + i];
+    }
+    sum += mine[i];
+  }
+  std::uint64_t of_part = 0;
+  const std::uint64_t in_part = sum_before(sum, scratch, of_part);
+  if (threadIdx.x < blocks) of_block(scratch.part_totals, threadIdx.x)[rank] = of_part;
+  cluster_sync();
+  std::uint64_t before = in_part;
+  found_bin found{};
+  for (std::uint32_t b = 0; b < blocks; b++) {
+    if (b < rank) before += scratch.part_totals[b];
+    found.total += scratch.part_totals[b];
+  }
+  const std::uint64_t target = target_of(found.total);
+  if (target == 0 || target > found.total) return found;
+  if (before < target && before + sum >= target) {
+    found.found = true;
+#pragma unroll
+    for (int i = 0; i < kMostMine; i++) {
+      if (before < target && before + mine[i] >= target) {
+        found.bin = first + i;
+        found.before = before;
+        found.inside = mine[i];
+      }
+      before += mine[i];
+    }
+    for (std::uint32_t b = 0; b < blocks; b++) *of_block(&scratch.found, b) = found;
+  }
+  cluster_sync();
+  return scratch.found;
+}
+
+/// The greatest cut such that the measures of what passes the filter and reaches it sum up to the target; or any cut
+/// with a sum in [target, enough], which ends the search earlier. The filter's own cut if all together fall short.
+/// Passes divide the range of keys, so that six or seven end any search.
+/// @param measure_of the measure of a logit that passes. @param target_of of the total.
+template <class Held, class MeasureOf, class TargetOf>
+__device__ __noinline__ std::uint64_t search_cut(const row_part<Held>& part, const row_filter& filter,
+                                                 sample_scratch& scratch, std::uint64_t enough, MeasureOf measure_of,
+                                                 TargetOf target_of) {
+  std::uint64_t low = filter.cut;
+  std::uint64_t high = core::row_key(core::ascending_key(filter.largest), 0);
+  std::uint64_t before = 0;
+  std::uint64_t target = 0;
+  for (bool first = true;; first = false) {
+    const int shift = max(0, 64 - __clzll(static_cast<long long>(high - low)) - kBinBits);
+    clear_bins(scratch);
+    for_each_logit(part, [&](float x, std::uint32_t token) {
+      if (!filter.passes(x, token)) return;
+      const std::uint64_t key = key_of_logit(x, token);
+      if (key < low || key > high) return;
+      add_to_bin(scratch, static_cast<std::uint32_t>((high - key) >> shift), measure_of(x));
+    });
+    const found_bin at = find_bin(scratch, part.rank, part.blocks, [&](std::uint64_t total) {
+      if (first) target = target_of(total);
+      return target - before;
+    });
+    if (!at.found) return filter.cut;
+    before += at.before;
+    high -= static_cast<std::uint64_t>(at.bin) << shift;
+    const std::uint64_t width = (std::uint64_t{1} << shift) - 1;
+    low = high - low > width ? high - width : low;
+    if (shift == 0 || before + at.inside <= enough) return low;
+  }
+}
+
+/// Bins that are linear in a weight's exponent, of a window of exponents; the first and the last are for what lies
+/// outside.
+struct exponent_bins {
+  float start;
+  float per_unit;
+
+  __device__ __forceinline__ std::uint32_t of(float exponent) const {
+    const int bin = __float2int_rd(core::multiply_once(core::add_once(start, -exponent), per_unit));
+    return static_cast<std::uint32_t>(min(max(bin, -1), kBins - 2) + 1);
+  }
+};
+constexpr std::uint32_t kFirstBin = 0;
+constexpr std::uint32_t kLastBin = kBins - 1;
+
+/// The border bin of the weights that pass, where their sum reaches the target.
+template <class Held, class TargetOf>
+__device__ __forceinline__ found_bin weigh_bins(const row_part<Held>& part, const row_filter& filter,
+                                                const exponent_bins& bins, sample_scratch& scratch,
+                                                TargetOf target_of) {
+  clear_bins(scratch);
+  for_each_logit(part, [&](float x, std::uint32_t token) {
+    if (!filter.reaches_cut(x, token)) return;
+    const float exponent = filter.exponent(x);
+    if (!(exponent >= filter.floor)) return;
+    const std::uint64_t weight = core::weight_of(exponent);
+    if (weight != 0) add_to_bin(scratch, bins.of(exponent), weight);
+  });
+  return find_bin(scratch, part.rank, part.blocks, target_of);
+}
+
+}  // namespace shortlist::cuda::sampling

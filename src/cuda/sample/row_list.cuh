@@ -1,0 +1,178 @@
+// The list of a row's candidates, in the first block of its cluster: filled by all blocks, ordered and drawn from by
+// the first. See sample_rows.cu.
+#pragma once
+
+#include "cuda/device/block_select.cuh"
+#include "cuda/sample/cut_search.cuh"
+
+namespace shortlist::cuda::sampling {
+
+/// Lets a warp's lanes append keys to the first block's list, as far as there is room; all are counted.
+__device__ __forceinline__ void append(sample_scratch* first_block, bool mine, std::uint64_t key) {
+  const unsigned those = __ballot_sync(kFullWarp, mine);
+  if (those == 0) return;
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const int leader = __ffs(static_cast<int>(those)) - 1;
+  std::uint32_t at = 0;
+  if (static_cast<int>(lane) == leader) at = atomicAdd(&first_block->listed, static_cast<std::uint32_t>(__popc(those)));
+  at = __shfl_sync(kFullWarp, at, leader) + __popc(those & ((1u << lane) - 1u));
+  if (mine && at < kListed) first_block->list[at] = key;
+}
+
+/// Makes the first block's list empty. All threads of the cluster come.
+template <class Held>
+__device__ __forceinline__ void empty_list(const row_part<Held>& part, sample_scratch& scratch) {
+  if (part.rank == 0 && threadIdx.x == 0) scratch.listed = 0;
+  cluster_sync();
+}
+
+/// How many keys were to be appended to the first block's list. All threads of the cluster come.
+__device__ __forceinline__ std::uint32_t listed_by_all(sample_scratch& scratch) {
+  cluster_sync();
+  return *static_cast<volatile std::uint32_t*>(&of_block(&scratch, 0)->listed);
+}
+
+/// Lists all that passes the filter. @returns how many that are, more than kListed if there is no room for all. All
+/// threads of the cluster come; the list is empty.
+template <class Held>
+__device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part, const row_filter& filter,
+                                                      sample_scratch& scratch) {
+  sample_scratch* first_block = of_block(&scratch, 0);
+  const float border = core::from_ascending_key(core::key_of(filter.cut));
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const Held* held = part.held + warp * part.segment;
+  const std::uint32_t end = part.filled(warp, kStep);
+  const std::uint32_t first_token = part.first_position(warp) - part.shift;
+#pragma unroll 4
+  for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
+    const float4 x = load_four(held + i);
+    const float most = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
+    if (!__any_sync(kFullWarp, most >= border)) continue;
+    const std::uint32_t token = first_token + i;
+    append(first_block, filter.passes(x.x, token), key_of_logit(x.x, token));
+    append(first_block, filter.passes(x.y, token + 1), key_of_logit(x.y, token + 1));
+    append(first_block, filter.passes(x.z, token + 2), key_of_logit(x.z, token + 2));
+    append(first_block, filter.passes(x.w, token + 3), key_of_logit(x.w, token + 3));
+  }
+  return listed_by_all(scratch);
+}
+
+/// The key of the `wanted`-th best group: so many tokens reach it, or it is that of no candidate. All threads come.
+__device__ __forceinline__ std::uint32_t cut_of_groups(std::uint32_t wanted, sample_scratch& scratch) {
+  if (threadIdx.x < kGroups) {
+    const std::uint32_t mine = scratch.group_best[threadIdx.x];
+    std::uint32_t rank = 0;
+#pragma unroll 8
+    for (std::uint32_t g = 0; g < kGroups; g++) {
+      const std::uint32_t other = scratch.group_best[g];
+      rank += other > mine || (other == mine && g < threadIdx.x);
+    }
+    if (rank == wanted - 1) scratch.group_cut = mine;
+  }
+  __syncthreads();
+  return scratch.group_cut;
+}
+
+/// Beyond so many of the groups, too few are left out for the cut to be near.
+constexpr std::uint32_t kMostByGroups = 112;
+
+/// Lists the `wanted` best of what passes the filter, or a few more, or all if they are fewer. @pre wanted <= kListed;
+/// the list is empty. All threads of the cluster come.
+template <class Held>
+__device__ __forceinline__ void list_best(const row_part<Held>& part, row_filter filter, std::uint32_t wanted,
+                                          sample_scratch& scratch) {
+  if (wanted <= kMostByGroups) {
+    const std::uint32_t key = max(cut_of_groups(wanted, scratch), kLeastKey);
+    row_filter near = filter;
+    near.cut = max(filter.cut, static_cast<std::uint64_t>(key) << 32);
+    if (list_passing(part, near, scratch) <= kListed) return;
+    cluster_sync();  // all have seen that the list is too long
+    empty_list(part, scratch);
+  }
+  filter.cut = search_cut(
+      part, filter, scratch, kListed, [](float) { return std::uint64_t{1}; },
+      [&](std::uint64_t total) { return min(total, std::uint64_t{wanted}); });
+  list_passing(part, filter, scratch);
+}
+
+/// Orders list[0, n), the largest first. @returns where: in `other`, or in the list itself. All threads come, after a
+/// barrier; they leave through one.
+__device__ __forceinline__ std::uint64_t* in_order(std::uint64_t* list, std::uint64_t* other, std::uint32_t n) {
+  if (n <= kThreads) {
+    rank_by_counting<kThreads>(list, n, [&](std::uint32_t rank, std::uint64_t key) { other[rank] = key; });
+    __syncthreads();
+    return other;
+  }
+  const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
+  for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) list[i] = core::kNoRow;
+  block_sort<kThreads>(list, padded);
+  __syncthreads();
+  return list;
+}
+
+/// The sum of weights of a block's keys[0, n). All threads come.
+__device__ __forceinline__ std::uint64_t weight_of_keys(const std::uint64_t* keys, std::uint32_t n,
+                                                        const row_filter& filter, sample_scratch& scratch) {
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) sum += core::weight_of(filter.exponent_of_key(keys[i]));
+  std::uint64_t total = 0;
+  sum_before(sum, scratch, total);
+  return total;
+}
+
+/// How many of keys[0, n) hold(i, key) for: they come first. All threads come.
+template <class Hold>
+__device__ __forceinline__ std::uint32_t count_first(const std::uint64_t* keys, std::uint32_t n, Hold hold) {
+  std::uint32_t count = 0;
+  for (std::uint32_t start = 0; start < n; start += kThreads) {
+    const std::uint32_t i = start + threadIdx.x;
+    count += static_cast<std::uint32_t>(__syncthreads_count(i < n && hold(keys[i])));
+  }
+  return count;
+}
+
+/// How many of keys[0, n), best first, top_p keeps: those before which the sum of weights, `before` included, is less
+/// than the target. All threads come.
+__device__ __forceinline__ std::uint32_t count_by_weight(const std::uint64_t* keys, std::uint32_t n,
+                                                         std::uint64_t before, std::uint64_t target,
+                                                         const row_filter& filter, sample_scratch& scratch) {
+  std::uint32_t count = 0;
+  for (std::uint32_t start = 0; start < n; start += kThreads) {
+    const std::uint32_t i = start + threadIdx.x;
+    const std::uint64_t weight = i < n ? core::weight_of(filter.exponent_of_key(keys[i])) : 0;
+    std::uint64_t total = 0;
+    const std::uint64_t ahead = before + sum_before(weight, scratch, total);
+    const int kept = __syncthreads_count(i < n && ahead < target);
+    count += static_cast<std::uint32_t>(kept);
+    if (kept < kThreads) break;
+    before += total;
+  }
+  return count;
+}
+
+/// A key with its halves exchanged: the largest then has the smallest token.
+__device__ __forceinline__ std::uint64_t turned(std::uint64_t key) { return key << 32 | key >> 32; }
+
+/// Draws from keys[0, n): calls write(key) once, in the thread that finds the token behind `remainder` of the weights
+/// by ascending token. `room` is for as many keys as the list. All threads come.
+template <class Write>
+__device__ __forceinline__ void draw_from_keys(std::uint64_t* keys, std::uint64_t* room, std::uint32_t n,
+                                               std::uint64_t remainder, const row_filter& filter,
+                                               sample_scratch& scratch, Write write) {
+  __syncthreads();
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) keys[i] = turned(keys[i]);
+  __syncthreads();
+  const std::uint64_t* by_token = in_order(keys, room, n);
+  std::uint64_t passed = 0;
+  for (std::uint32_t start = 0; start < n && passed <= remainder; start += kThreads) {
+    const std::uint32_t i = start + threadIdx.x;
+    const std::uint64_t key = i < n ? turned(by_token[i]) : core::kNoRow;
+    const std::uint64_t weight = i < n ? core::weight_of(filter.exponent_of_key(key)) : 0;
+    std::uint64_t total = 0;
+    const std::uint64_t ahead = passed + sum_before(weight, scratch, total);
+    if (ahead <= remainder && remainder < ahead + weight) write(key);
+    passed += total;
+  }
+}
+
+}  // namespace shortlist::cuda::sampling
