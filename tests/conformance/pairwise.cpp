@@ -9,7 +9,7 @@
 namespace shortlist::conformance {
 namespace {
 
-constexpr int kTries = 400;       // of finding an allowed point with a pair
+constexpr int kTries = 400;      // of finding an allowed point with a pair
 constexpr int kCandidates = 40;  // of allowed points, of which the best is taken
 
 struct value_pair {

@@ -12,7 +12,7 @@ namespace shortlist::conformance {
 using choice = std::vector<std::size_t>;
 
 struct pairwise_rules {
-  choice counts;                                   ///< how many values each factor has
+  choice counts;                                    ///< how many values each factor has
   std::function<std::int64_t(const choice&)> cost;  ///< what a point costs; negative: it is not allowed
 };
 

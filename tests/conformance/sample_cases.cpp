@@ -42,11 +42,12 @@ enum factor : std::size_t {
 };
 
 choice counts() {
-  return {std::size(kLogitTypes),   std::size(kBatches),         std::size(kVocabs), std::size(kLogitGaps),
-          std::size(kLogitStrides), logit_distributions().size(), std::size(kTemperatures), std::size(kTopKs),
-          std::size(kTopPs),        std::size(kMinPs),           std::size(kMinPOrders), std::size(kPenalties),
-          std::size(kHistories),    std::size(kBiases),          std::size(kMasks),  std::size(kParameters),
-          std::size(kAnswers),      std::size(kTopNs)};
+  return {std::size(kLogitTypes),   std::size(kBatches),      std::size(kVocabs),
+          std::size(kLogitGaps),    std::size(kLogitStrides), logit_distributions().size(),
+          std::size(kTemperatures), std::size(kTopKs),        std::size(kTopPs),
+          std::size(kMinPs),        std::size(kMinPOrders),   std::size(kPenalties),
+          std::size(kHistories),    std::size(kBiases),       std::size(kMasks),
+          std::size(kParameters),   std::size(kAnswers),      std::size(kTopNs)};
 }
 
 sample_case case_of(const choice& at) {
@@ -183,8 +184,8 @@ std::vector<sample_case> border_sample_cases() {
     what.seed = 100 + cases.size();
     cases.push_back(what);
   };
-  constexpr std::string_view kData[] = {"peaked", "all_equal", "ties_90", "narrow_band", "normal", "coarse",
-                                        "mostly_minus_inf"};
+  constexpr std::string_view kData[] = {"peaked", "all_equal", "ties_90",         "narrow_band",
+                                        "normal", "coarse",    "mostly_minus_inf"};
   std::size_t turn = 0;
   for (const std::int64_t vocab : {16'385, 32'000, 50'257, 128'256}) {
     for (const value_type type : kLogitTypes) {

@@ -32,10 +32,14 @@ struct named_history {
   std::int64_t generated;
 };
 inline constexpr named_history kHistories[] = {
-    {"no", named_history::kAbsent, named_history::kAbsent}, {"empty", 0, 0},
-    {"short_prompt", 8, named_history::kAbsent},            {"short_generated", named_history::kAbsent, 8},
-    {"short_both", 8, 8},                                   {"long_prompt", 5000, named_history::kAbsent},
-    {"long_generated", named_history::kAbsent, 5000},       {"long_both", 3000, 6000},
+    {"no", named_history::kAbsent, named_history::kAbsent},
+    {"empty", 0, 0},
+    {"short_prompt", 8, named_history::kAbsent},
+    {"short_generated", named_history::kAbsent, 8},
+    {"short_both", 8, 8},
+    {"long_prompt", 5000, named_history::kAbsent},
+    {"long_generated", named_history::kAbsent, 5000},
+    {"long_both", 3000, 6000},
 };
 
 struct named_bias {
@@ -45,8 +49,11 @@ struct named_bias {
   bool has_infinities;
 };
 inline constexpr named_bias kBiases[] = {
-    {"no", false, false, false},      {"shared", true, true, false},   {"rows", true, false, false},
-    {"shared_infinities", true, true, true}, {"rows_infinities", true, false, true},
+    {"no", false, false, false},
+    {"shared", true, true, false},
+    {"rows", true, false, false},
+    {"shared_infinities", true, true, true},
+    {"rows_infinities", true, false, true},
 };
 
 struct named_mask {
@@ -56,7 +63,7 @@ struct named_mask {
   bool is_shared;
 };
 inline constexpr named_mask kMasks[] = {
-    {"no", false, mask_kind::bytes, false},          {"bytes", true, mask_kind::bytes, false},
+    {"no", false, mask_kind::bytes, false},         {"bytes", true, mask_kind::bytes, false},
     {"shared_bytes", true, mask_kind::bytes, true}, {"bits", true, mask_kind::bits, false},
     {"shared_bits", true, mask_kind::bits, true},
 };
@@ -74,18 +81,24 @@ inline constexpr named_parameters kParameters[] = {{"common", arrays_of::none, f
                                                    {"all_rows", arrays_of::all, false},
                                                    {"bad_rows", arrays_of::all, true}};
 
+/// Which arrays are written; the last two only if top_n is not 0.
 struct named_answer {
   std::string_view name;
   index_type tokens_as;
   bool status;
   bool logprobs;
   bool kept;
+  bool top_tokens;
+  bool top_logprobs;
 };
 inline constexpr named_answer kAnswers[] = {
-    {"i32+all", index_type::i32, true, true, true},       {"i64+all", index_type::i64, true, true, true},
-    {"i32", index_type::i32, false, false, false},        {"i64", index_type::i64, false, false, false},
-    {"i32+status", index_type::i32, true, false, false},  {"i64+logprobs", index_type::i64, false, true, false},
-    {"i32+kept", index_type::i32, false, false, true},
+    {"i32+all", index_type::i32, true, true, true, true, true},
+    {"i64+all", index_type::i64, true, true, true, true, true},
+    {"i32", index_type::i32, false, false, false, true, false},
+    {"i64", index_type::i64, false, false, false, false, true},
+    {"i32+status", index_type::i32, true, false, false, true, true},
+    {"i64+logprobs", index_type::i64, false, true, false, false, true},
+    {"i32+kept", index_type::i32, false, false, true, true, false},
 };
 
 inline constexpr std::string_view kMinPOrders[] = {"last", "first"};
@@ -128,7 +141,7 @@ std::pair<sample_case, sample_way> parse_sample_case(const std::string& line);
 // temperature of 3e38 makes log2e / T a denormal, one of 1e-38 makes it more than 2^100.
 inline constexpr value_type kLogitTypes[] = {value_type::f32, value_type::f16, value_type::bf16};
 inline constexpr std::int64_t kBatches[] = {1, 2, 5, 33};
-inline constexpr std::int64_t kVocabs[] = {1,   2,   3,    31,   32,   33,    127,   128,
+inline constexpr std::int64_t kVocabs[] = {1,   2,    3,    31,   32,    33,    127,   128,
                                            129, 1000, 4096, 4097, 16385, 32000, 50257, 128256};
 inline constexpr float kTemperatures[] = {0.0f, -0.0f, 1e-38f, 1e-6f, 0.5f, 1.0f, 1.7f, 100.0f, 3e38f};
 inline constexpr float kTopPs[] = {0.0f, 1e-9f, 0.1f, 0.5f, 0.95f, 0.999f, 0x1.fffffep-1f, 1.0f, 2.0f, -1.0f};

@@ -73,8 +73,9 @@ std::vector<std::int32_t> make_history(std::int64_t most, std::int64_t vocab, ra
                                   std::numeric_limits<std::int32_t>::max()};
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(random.one_in(4) ? random.below(most + 1) : most));
   for (std::int32_t& token : tokens) {
-    token = random.one_in(8) ? any_of(outside, random)
-                             : static_cast<std::int32_t>(random.below(random.one_in(2) ? std::min(kOften, vocab) : vocab));
+    token = random.one_in(8)
+                ? any_of(outside, random)
+                : static_cast<std::int32_t>(random.below(random.one_in(2) ? std::min(kOften, vocab) : vocab));
   }
   if (random.one_in(2)) std::fill(tokens.begin() + std::ssize(tokens) / 2, tokens.end(), -1);
   return tokens;
@@ -99,7 +100,8 @@ std::vector<std::uint8_t> make_mask(const sample_case& what, random_numbers& ran
   std::vector<std::uint8_t> allowed(static_cast<std::size_t>(what.vocab));
   if (!wanted.is_shared && random.one_in(5)) return allowed;
   const std::int64_t sparsity = random.one_in(2) ? 2 : 30;
-  for (std::uint8_t& token : allowed) token = random.one_in(sparsity) ? static_cast<std::uint8_t>(1 + random.below(255)) : 0;
+  for (std::uint8_t& token : allowed)
+    token = random.one_in(sparsity) ? static_cast<std::uint8_t>(1 + random.below(255)) : 0;
   return allowed;
 }
 
@@ -178,7 +180,8 @@ void lay_out_mask(const sample_case& what, const std::vector<sample_row>& rows, 
       what, wanted.is_shared, data.first, words, ~0u, random, bytes, [&](std::size_t row, std::uint32_t* to) {
         // Bits from the vocabulary's end on stay set.
         for (std::int64_t token = 0; token < what.vocab; ++token) {
-          if (!rows[row].allowed[static_cast<std::size_t>(token)]) to[token / kBitsOfWord] &= ~(1u << token % kBitsOfWord);
+          if (!rows[row].allowed[static_cast<std::size_t>(token)])
+            to[token / kBitsOfWord] &= ~(1u << token % kBitsOfWord);
         }
       });
 }

@@ -53,10 +53,22 @@ enum array : std::size_t {
   mask,
   kCount
 };
-inline constexpr std::string_view kNames[kCount] = {
-    "logits",        "temperature",   "top_k",            "top_p",            "min_p", "seed",
-    "offset",        "repetition",    "presence",         "frequency",        "prompt's begins",
-    "prompt's tokens", "generated's begins", "generated's tokens", "bias", "mask"};
+inline constexpr std::string_view kNames[kCount] = {"logits",
+                                                    "temperature",
+                                                    "top_k",
+                                                    "top_p",
+                                                    "min_p",
+                                                    "seed",
+                                                    "offset",
+                                                    "repetition",
+                                                    "presence",
+                                                    "frequency",
+                                                    "prompt's begins",
+                                                    "prompt's tokens",
+                                                    "generated's begins",
+                                                    "generated's tokens",
+                                                    "bias",
+                                                    "mask"};
 }  // namespace input
 
 template <std::size_t Count>
@@ -68,8 +80,8 @@ using addresses = std::array<void*, Count>;  ///< of those arrays, on some devic
 struct sample_data {
   byte_arrays<input::kCount> arrays;
   std::int64_t first = 0;  ///< element at which logits, bias and mask start: their alignment is only that of their type
-  sample_params common;    ///< parameters that are no arrays, strides and kinds; those that are arrays are poisoned here
-  value_matrix logits;     ///< of null data
+  sample_params common;  ///< parameters that are no arrays, strides and kinds; those that are arrays are poisoned here
+  value_matrix logits;   ///< of null data
 
   /// The arguments of a call that finds the arrays at these addresses.
   sample_params params_at(const addresses<input::kCount>& at) const;

@@ -64,8 +64,9 @@ constexpr named_fill kFills[] = {
     {"nan_in_some_rows", fill_nan_in_some_rows},
     {"plus_inf", fill_plus_inf},
 };
-constexpr std::string_view kOfTopK[] = {"normal",     "uniform",      "all_equal",  "ties_90",   "two_valued", "ascending",
-                                        "descending", "narrow_band", "one_huge", "denormals", "signed_zeros"};
+constexpr std::string_view kOfTopK[] = {"normal",     "uniform",   "all_equal",   "ties_90",
+                                        "two_valued", "ascending", "descending",  "narrow_band",
+                                        "one_huge",   "denormals", "signed_zeros"};
 
 }  // namespace
 
