@@ -1,0 +1,221 @@
+// See sample_cases.hpp.
+#include "conformance/sample_cases.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+
+#include "conformance/harness.hpp"
+#include "conformance/pairwise.hpp"
+#include "conformance/sample_values.hpp"
+#include "conformance/top_k_cases.hpp"
+
+namespace shortlist::conformance {
+namespace {
+
+constexpr std::int64_t kLogitGaps[] = {0, 1, 37};
+constexpr std::int64_t kLogitStrides[] = {1, 1, 1, 2, 3};  // most cases have the stride that kernels are made for
+
+enum factor : std::size_t {
+  type_,
+  rows_,
+  vocab_,
+  row_gap_,
+  col_stride_,
+  distribution_,
+  temperature_,
+  top_k_,
+  top_p_,
+  min_p_,
+  min_p_order_,
+  penalties_,
+  history_,
+  bias_,
+  mask_,
+  parameters_,
+  answer_,
+  top_n_,
+};
+
+choice counts() {
+  return {std::size(kLogitTypes),   std::size(kBatches),      std::size(kVocabs),
+          std::size(kLogitGaps),    std::size(kLogitStrides), logit_distributions().size(),
+          std::size(kTemperatures), std::size(kTopKs),        std::size(kTopPs),
+          std::size(kMinPs),        std::size(kMinPOrders),   std::size(kPenalties),
+          std::size(kHistories),    std::size(kBiases),       std::size(kMasks),
+          std::size(kParameters),   std::size(kAnswers),      std::size(kTopNs)};
+}
+
+sample_case case_of(const choice& at) {
+  sample_case what;
+  what.type = kLogitTypes[at[type_]];
+  what.rows = kBatches[at[rows_]];
+  what.vocab = kVocabs[at[vocab_]];
+  what.row_gap = kLogitGaps[at[row_gap_]];
+  what.col_stride = kLogitStrides[at[col_stride_]];
+  what.distribution = logit_distributions()[at[distribution_]];
+  what.temperature = kTemperatures[at[temperature_]];
+  what.top_k = top_k_of(kTopKs[at[top_k_]], what.vocab);
+  what.top_p = kTopPs[at[top_p_]];
+  what.min_p = kMinPs[at[min_p_]];
+  what.min_p_order = kMinPOrders[at[min_p_order_]];
+  what.penalties = kPenalties[at[penalties_]].name;
+  what.history = kHistories[at[history_]].name;
+  what.bias = kBiases[at[bias_]].name;
+  what.mask = kMasks[at[mask_]].name;
+  what.parameters = kParameters[at[parameters_]].name;
+  what.answer = kAnswers[at[answer_]].name;
+  what.top_n = kTopNs[at[top_n_]];
+  return what;
+}
+
+/// The name as the table has it, which outlives the line that it was read from.
+template <class Names>
+std::string_view known_name(const Names& names, std::string_view name) {
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  if (found == std::end(names)) throw std::invalid_argument("no choice is named " + std::string(name));
+  return *found;
+}
+
+/// Parameters that are used together, for cases that are not a covering's.
+sample_case with_usual_parameters(sample_case what, std::size_t turn) {
+  constexpr std::size_t kTurns = 6;
+  switch (turn % kTurns) {
+    case 0:
+      what.temperature = 0.8f;
+      what.top_k = 50;
+      what.top_p = 0.95f;
+      break;
+    case 1: break;
+    case 2:
+      what.top_p = 0.9f;
+      what.penalties = "all";
+      what.history = "long_both";
+      break;
+    case 3:
+      what.min_p = 0.05f;
+      what.min_p_order = "first";
+      what.top_k = 2048;
+      what.mask = "bits";
+      break;
+    case 4:
+      what.temperature = 0.0f;
+      what.bias = "rows";
+      break;
+    default:
+      what.temperature = 1.7f;
+      what.top_p = 0.999f;
+      what.parameters = "all_rows";
+      what.mask = "shared_bytes";
+  }
+  return what;
+}
+
+}  // namespace
+
+std::string describe(const sample_case& what, const sample_way& how) {
+  return fmt::format(
+      "op=sample device={} isa={} algorithm={} type={} rows={} vocab={} row_gap={} col_stride={} distribution={} "
+      "temperature={} top_k={} top_p={} min_p={} min_p_order={} penalties={} history={} bias={} mask={} parameters={} "
+      "answer={} top_n={} seed={}",
+      how.where.name(), how.isa, how.algorithm, to_string(what.type), what.rows, what.vocab, what.row_gap,
+      what.col_stride, what.distribution, what.temperature, what.top_k, what.top_p, what.min_p, what.min_p_order,
+      what.penalties, what.history, what.bias, what.mask, what.parameters, what.answer, what.top_n, what.seed);
+}
+
+std::pair<sample_case, sample_way> parse_sample_case(const std::string& line) {
+  const replay_line fields(line);
+  const auto field = [&](const char* name) -> const std::string& { return fields[name]; };
+  const auto number = [&](const char* name) { return std::stoll(field(name)); };
+  // Through double, since stof throws on denormals.
+  const auto real = [&](const char* name) { return static_cast<float>(std::stod(field(name))); };
+  sample_case what;
+  what.type = parse_value_type(field("type"));
+  what.rows = number("rows");
+  what.vocab = number("vocab");
+  what.row_gap = number("row_gap");
+  what.col_stride = number("col_stride");
+  what.distribution = known_name(logit_distributions(), field("distribution"));
+  what.temperature = real("temperature");
+  what.top_k = static_cast<std::int32_t>(number("top_k"));
+  what.top_p = real("top_p");
+  what.min_p = real("min_p");
+  what.min_p_order = known_name(kMinPOrders, field("min_p_order"));
+  what.penalties = named(kPenalties, field("penalties")).name;
+  what.history = named(kHistories, field("history")).name;
+  what.bias = named(kBiases, field("bias")).name;
+  what.mask = named(kMasks, field("mask")).name;
+  what.parameters = named(kParameters, field("parameters")).name;
+  what.answer = named(kAnswers, field("answer")).name;
+  what.top_n = static_cast<std::int32_t>(number("top_n"));
+  what.seed = std::stoull(field("seed"));
+  return {what, {device::parse(field("device")), field("isa"), field("algorithm")}};
+}
+
+std::int32_t top_k_of(std::int64_t entry, std::int64_t vocab) {
+  if (entry == kAllButOne) return static_cast<std::int32_t>(vocab - 1);
+  if (entry == kAll) return static_cast<std::int32_t>(vocab);
+  if (entry == kMoreThanAll) return std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(entry);
+}
+
+std::vector<sample_case> covering_sample_cases(std::int64_t max_elements, std::uint64_t seed) {
+  const auto cost = [&](const choice& at) {
+    const std::int64_t elements = kBatches[at[rows_]] * kVocabs[at[vocab_]];
+    return elements <= max_elements ? elements : -1;
+  };
+  random_numbers random(seed);
+  std::vector<sample_case> cases;
+  for (const choice& at : pairwise_choices({.counts = counts(), .cost = cost}, seed)) {
+    cases.push_back(case_of(at));
+    cases.back().seed = random.bits() % 1000000;
+  }
+  return cases;
+}
+
+std::vector<sample_case> border_sample_cases() {
+  std::vector<sample_case> cases;
+  const auto add = [&](sample_case what) {
+    what = with_usual_parameters(what, cases.size());
+    what.seed = 100 + cases.size();
+    cases.push_back(what);
+  };
+  constexpr std::string_view kData[] = {"peaked", "all_equal", "ties_90",         "narrow_band",
+                                        "normal", "coarse",    "mostly_minus_inf"};
+  std::size_t turn = 0;
+  for (const std::int64_t vocab : {16'385, 32'000, 50'257, 128'256}) {
+    for (const value_type type : kLogitTypes) {
+      add({.type = type, .rows = 2, .vocab = vocab, .distribution = kData[turn++ % std::size(kData)], .top_n = 20});
+    }
+  }
+  for (const std::int64_t vocab : {262'143, 262'144, 262'145, 300'001}) {
+    add({.vocab = vocab, .distribution = "peaked", .top_n = 5});
+    add({.type = value_type::bf16, .vocab = vocab, .distribution = kData[turn++ % std::size(kData)]});
+  }
+  // More rows than a GPU has blocks at a time.
+  add({.rows = 5000, .vocab = 100, .parameters = "all_rows"});
+  add({.type = value_type::f16, .rows = 3000, .vocab = 33, .row_gap = 2, .top_n = 5});
+  return cases;
+}
+
+std::vector<sample_case> large_sample_cases() {
+  std::vector<sample_case> cases;
+  for (const std::string_view distribution : logit_distributions()) {
+    for (const std::int64_t vocab : {128'256, 262'144, 262'145}) {
+      const value_type type = kLogitTypes[cases.size() % std::size(kLogitTypes)];
+      cases.push_back(with_usual_parameters(
+          {.type = type, .rows = 8, .vocab = vocab, .distribution = distribution, .top_n = 20}, cases.size()));
+      cases.back().seed = cases.size();
+    }
+  }
+  cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});
+  cases.push_back({.vocab = kMaxVocab, .distribution = "all_equal", .top_p = 0.5f});
+  cases.push_back({.type = value_type::f16, .rows = 2, .vocab = kMaxVocab, .top_n = 1000});
+  return cases;
+}
+
+}  // namespace shortlist::conformance

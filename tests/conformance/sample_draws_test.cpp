@@ -1,0 +1,222 @@
+// Sampling: very many draws. Every way of every device draws the same tokens, and each as often as its probability
+// says.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "conformance/sample_harness.hpp"
+#include "conformance/sample_on_device.hpp"
+#include "conformance/sample_values.hpp"
+
+namespace shortlist::conformance {
+namespace {
+
+constexpr auto kSlowdown = static_cast<std::int64_t>(kSampleStep);
+
+// --- the same everywhere --------------------------------------------------------------------------------------------
+
+/// Rows that overlap: each starts one logit after the one before, so that many need little memory.
+struct overlapping_rows {
+  value_type type;
+  std::int64_t rows;
+  std::int64_t vocab;
+};
+
+std::vector<std::byte> logits_of(const overlapping_rows& shape) {
+  random_numbers random(static_cast<std::uint64_t>(shape.vocab));
+  row_numbers row;
+  row.type = shape.type;
+  row.values.resize(static_cast<std::size_t>(shape.rows + shape.vocab - 1));
+  fill_logits("normal_3", row, random);
+  const auto size = static_cast<std::size_t>(size_bytes(shape.type));
+  std::vector<std::byte> bytes(row.values.size() * size);
+  for (std::size_t i = 0; i < row.values.size(); ++i) {
+    const std::uint64_t bits = bits_of(row.values[i], shape.type, random);
+    std::memcpy(bytes.data() + i * size, &bits, size);
+  }
+  return bytes;
+}
+
+/// A token of every row, drawn by the device with a seed of the row's own.
+std::vector<std::int32_t> tokens_of(const overlapping_rows& shape, sample_params params, device where) {
+  const stream s(where);
+  random_numbers random(5);
+  std::vector<std::uint64_t> seeds(static_cast<std::size_t>(shape.rows));
+  for (std::uint64_t& seed : seeds) seed = random.bits();
+  std::vector<std::int32_t> tokens(seeds.size(), -2);
+  device_copy<std::byte> logits(s, logits_of(shape));
+  device_copy<std::uint64_t> device_seeds(s, seeds);
+  device_copy<std::int32_t> device_tokens(s, tokens);
+  params.seed = device_seeds.data();
+  sample(s, value_matrix(logits.data(), shape.type, shape.rows, shape.vocab, 1), params,
+         {.tokens = device_tokens.data()});
+  device_tokens.download(s, tokens);
+  return tokens;
+}
+
+TEST(SampleDraws, EveryWayDrawsTheSameTokens) {
+  constexpr overlapping_rows kShapes[] = {{value_type::f32, 70'000, 50},
+                                          {value_type::bf16, 25'000, 1000},
+                                          {value_type::f16, 5'000, 4097},
+                                          {value_type::bf16, 500, 50'257}};
+  const sample_params kinds[] = {{.offset = 1}, {.temperature = 0.7f, .top_k = 40, .top_p = 0.9f, .offset = 2}};
+  std::vector<sample_way> ways;
+  for (const device& where : device::all()) {
+    for (const sample_way& how : sample_ways_of(where)) ways.push_back(how);
+  }
+  if (ways.size() < 2) GTEST_SKIP() << "one way alone";
+  for (const overlapping_rows& full : kShapes) {
+    const overlapping_rows shape{full.type, full.rows / kSlowdown, full.vocab};
+    for (const sample_params& params : kinds) {
+      std::vector<std::int32_t> first;
+      for (const sample_way& how : ways) {
+        const forced_sample_way forced(how);
+        const std::vector<std::int32_t> found = tokens_of(shape, params, how.where);
+        if (first.empty()) first = found;
+        const std::int64_t row = std::mismatch(found.begin(), found.end(), first.begin()).first - found.begin();
+        ASSERT_EQ(row, shape.rows) << fmt::format("{} {} {}: the first row of {} x {} {} with another token than {} {}",
+                                                  how.where.name(), how.isa, how.algorithm, shape.rows, shape.vocab,
+                                                  to_string(shape.type), ways[0].where.name(), ways[0].isa);
+      }
+    }
+  }
+}
+
+// --- as often as they should ----------------------------------------------------------------------------------------
+
+/// What a correct sampler exceeds once in 10^7 tests: Wilson and Hilferty's approximation of the chi-square's quantile.
+double chi_square_limit(double degrees) {
+  constexpr double kNormalQuantile = 5.199;
+  const double spread = 2.0 / (9.0 * degrees);
+  return degrees * std::pow(1.0 - spread + kNormalQuantile * std::sqrt(spread), 3.0);
+}
+
+/// The probabilities of tokens of which the first `kept` in the one order remain.
+std::vector<double> probabilities_of(const std::vector<float>& logits, double temperature, std::int64_t kept) {
+  std::vector<std::size_t> order(logits.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  order.resize(static_cast<std::size_t>(kept));
+  std::vector<double> probabilities(logits.size(), 0.0);
+  double sum = 0.0;
+  for (const std::size_t token : order) {
+    probabilities[token] = std::exp((logits[token] - logits[order[0]]) / temperature);
+    sum += probabilities[token];
+  }
+  for (double& p : probabilities) p /= sum;
+  return probabilities;
+}
+
+struct draw_test {
+  std::int64_t vocab;
+  std::int64_t calls;
+  float temperature;
+  std::int32_t top_k;
+  float top_p;
+};
+
+class draws {
+ public:
+  static constexpr std::int64_t kRows = 1000;  // of the same logits, each with a seed of its own
+
+  draws(const draw_test& test, device where)
+      : test_(test), where_(where), logits_(static_cast<std::size_t>(test.vocab)) {
+    random_numbers random(31);
+    for (float& logit : logits_) logit = static_cast<float>(1.5 * random.normal());
+  }
+
+  /// How often each token was drawn, in calls with ascending offsets.
+  std::vector<std::int64_t> count() {
+    const stream s(where_);
+    std::vector<float> all;
+    std::vector<std::uint64_t> seeds;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      all.insert(all.end(), logits_.begin(), logits_.end());
+      seeds.push_back(static_cast<std::uint64_t>(row));
+    }
+    device_copy<float> device_logits(s, all);
+    device_copy<std::uint64_t> device_seeds(s, seeds);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(kRows), -2);
+    std::vector<std::int32_t> kept = tokens;
+    device_copy<std::int32_t> device_tokens(s, tokens);
+    device_copy<std::int32_t> device_kept(s, kept);
+    std::vector<std::int64_t> counts(logits_.size(), 0);
+    for (std::int64_t call = 0; call < test_.calls; ++call) {
+      sample(s, value_matrix(device_logits.data(), value_type::f32, kRows, test_.vocab, test_.vocab),
+             {.temperature = test_.temperature,
+              .top_k = test_.top_k,
+              .top_p = test_.top_p,
+              .seed = device_seeds.data(),
+              .offset = static_cast<std::uint64_t>(call)},
+             {.tokens = device_tokens.data(), .kept = device_kept.data()});
+      device_tokens.download(s, tokens);
+      for (const std::int32_t token : tokens) ++counts.at(static_cast<std::size_t>(token));
+    }
+    device_kept.download(s, kept);
+    kept_ = kept[0];
+    return counts;
+  }
+
+  /// Of the counts against the probabilities; tokens that are expected too seldom are taken together.
+  void expect_probable(const std::vector<std::int64_t>& counts) const {
+    constexpr double kLeastExpected = 10.0;
+    const auto total = static_cast<double>(kRows * test_.calls);
+    const std::vector<double> probabilities = probabilities_of(logits_, test_.temperature, kept_);
+    double statistic = 0.0;
+    double degrees = -1.0;
+    double rare_expected = 0.0;
+    double rare_count = 0.0;
+    const auto add = [&](double expected, double count) {
+      statistic += (count - expected) * (count - expected) / expected;
+      degrees += 1.0;
+    };
+    for (std::size_t token = 0; token < counts.size(); ++token) {
+      const double expected = total * probabilities[token];
+      const auto count = static_cast<double>(counts[token]);
+      if (expected == 0.0) {
+        EXPECT_EQ(counts[token], 0) << "token " << token << " was filtered out";
+        continue;
+      }
+      if (expected >= kLeastExpected) {
+        add(expected, count);
+      } else {
+        rare_expected += expected;
+        rare_count += count;
+      }
+    }
+    if (rare_expected >= kLeastExpected) add(rare_expected, rare_count);
+    ASSERT_GT(degrees, 1.0);
+    EXPECT_LT(statistic, chi_square_limit(degrees)) << "at " << degrees << " degrees of freedom";
+  }
+
+ private:
+  draw_test test_;
+  device where_;
+  std::vector<float> logits_;
+  std::int64_t kept_ = 0;
+};
+
+TEST_P(SampleOnDevice, DrawsAsOftenAsProbabilitiesSay) {
+  // A million draws from the small vocabulary and from what filters leave; from the large one in the full run.
+  const std::int64_t calls_of_large = run_settings().full ? 1000 : 200;
+  const draw_test tests[] = {{.vocab = 50, .calls = 1000, .temperature = 1.0f, .top_k = 0, .top_p = 1.0f},
+                             {.vocab = 50, .calls = 1000, .temperature = 0.7f, .top_k = 20, .top_p = 0.9f},
+                             {.vocab = 1000, .calls = calls_of_large, .temperature = 1.3f, .top_k = 0, .top_p = 1.0f}};
+  for (draw_test test : tests) {
+    test.calls = std::max<std::int64_t>(test.calls / (kSlowdown * kSlowdown), 1);
+    SCOPED_TRACE(fmt::format("vocab {} calls {} temperature {}", test.vocab, test.calls, test.temperature));
+    draws drawn(test, where_);
+    drawn.expect_probable(drawn.count());
+  }
+}
+
+}  // namespace
+}  // namespace shortlist::conformance
