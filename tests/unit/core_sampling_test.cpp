@@ -58,7 +58,7 @@ void for_positives(std::uint32_t step, Call call) {
 // -------------------------------------------------------------------------------------------------------
 
 // Primes, so that all lower bits come up.
-constexpr std::uint32_t kDense = 97;
+constexpr std::uint32_t kDense = 251;
 constexpr std::uint32_t kSparse = 1009;  // of all exponents, or where double's functions are called
 
 TEST(CoreSampling, HasThePowersAndWeightsOfTheOracle) {
