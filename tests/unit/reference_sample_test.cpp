@@ -163,11 +163,26 @@ TEST(ReferenceSample, HasExactWeightsAndLogarithmsOfPowersOfTwo) {
   }
 }
 
+// Computed from the definition in exact rational arithmetic, rounded where it says so. Almost any other last bit of a
+// coefficient changes one of these.
+TEST(ReferenceSample, HasTheGoldenBitsOfPowersAndLogarithms) {
+  EXPECT_EQ(bits_of(reference::exp2(-0x1.41819ap+1f)), 0x3E338C80u);
+  EXPECT_EQ(bits_of(reference::exp2(-0x1.921652p+0f)), 0x3EAC5E2Bu);
+  EXPECT_EQ(bits_of(reference::log2(0x1.5de3dcp+1f)), 0x3FB9B270u);
+  EXPECT_EQ(bits_of(reference::log2(0x1.5a05d6p+0f)), 0x3EDE940Cu);
+  EXPECT_EQ(bits_of(reference::log2(0x1.8p-148f)), 0xC3136A40u);
+  EXPECT_EQ(bits_of(reference::log2(0x1.e241p-133f)), 0xC304161Bu);
+  EXPECT_EQ(bits_of(reference::log2(0x1.c363ccp+127f)), 0x42FFA2EFu);
+}
+
 TEST(ReferenceSample, TakesProductsIn128Bits) {
   constexpr std::uint64_t kMost = (std::uint64_t{1} << 63) - kOne;  // (2^23 - 1) 2^40
   EXPECT_EQ(reference::top_p_share(0.5f, kMost), kMost / 2);
   EXPECT_EQ(reference::top_p_share(kBelowOne, kMost), kMost - (kMost >> 24));
   EXPECT_EQ(reference::top_p_share(0x1p-32f, kMost), kMost >> 32);
+  EXPECT_EQ(reference::top_p_share(0x1.8p-33f, kMost), kMost >> 32) << "0.75 rounds to 1";
+  EXPECT_EQ(reference::top_p_share(0x1.8p-32f, kMost), kMost >> 31) << "1.5 rounds to 2";
+  EXPECT_EQ(reference::top_p_share(0x1.4p-31f, kMost), kMost >> 31) << "2.5 rounds to 2";
   EXPECT_EQ(reference::top_p_share(0x1p-34f, kMost), 0u);
   EXPECT_EQ(reference::top_p_share(0.0f, kMost), 0u);
   EXPECT_EQ(reference::top_p_share(-kInf, kMost), 0u);
@@ -196,6 +211,19 @@ TEST(ReferenceSample, DrawsEqualTokensByTheLeadingBits) {
   EXPECT_EQ(a.logprobs[0], -2.0f * kLn2);
   EXPECT_EQ(a.top_tokens, (ids{0, 1, 2, 3}));
   EXPECT_EQ(a.top_logprobs, (std::vector<float>(4, -2.0f * kLn2)));
+}
+
+TEST(ReferenceSample, DrawsTheTokenAfterASumThatIsJustReached) {
+  constexpr int kVocabBits = 16;
+  const std::vector<float> equal(1 << kVocabBits, 3.0f);
+  const filtered_row row = reference::filter(one_row(equal), 0, {});
+  int reached = 0;
+  for (std::uint32_t offset = 0; offset < 1000; ++offset) {
+    const std::uint32_t u = random_bits(offset);
+    ASSERT_EQ(reference::draw(row, 0, offset).token, u >> (24 - kVocabBits)) << offset;
+    reached += u % (1 << (24 - kVocabBits)) == 0 ? 1 : 0;
+  }
+  EXPECT_GT(reached, 0) << "no draw came to the border of two tokens";
 }
 
 TEST(ReferenceSample, DrawsByAscendingIdAndNotBestFirst) {
