@@ -163,8 +163,8 @@ TEST(ReferenceSample, HasExactWeightsAndLogarithmsOfPowersOfTwo) {
   }
 }
 
-// Computed from the definition in exact rational arithmetic, rounded where it says so. Almost any other last bit of a
-// coefficient changes one of these.
+// Computed from the definition in exact rational arithmetic, rounded where it says so. A change of the last bit of any
+// of the first five coefficients changes one of these.
 TEST(ReferenceSample, HasTheGoldenBitsOfPowersAndLogarithms) {
   EXPECT_EQ(bits_of(reference::exp2(-0x1.41819ap+1f)), 0x3E338C80u);
   EXPECT_EQ(bits_of(reference::exp2(-0x1.921652p+0f)), 0x3EAC5E2Bu);
