@@ -132,10 +132,10 @@ std::vector<sample_job> gpu_samples() {
 
 std::vector<sample_job> cpu_samples() {
   std::vector<sample_job> jobs;
-  for (const std::int64_t rows : {1, 64}) {
-    for (const value_type type : {value_type::f32, value_type::bf16}) {
-      for (const sample_job& job : usual_samples({rows, kVocab, type})) jobs.push_back(job);
-    }
+  const auto add = [&](const std::vector<sample_job>& more) { jobs.insert(jobs.end(), more.begin(), more.end()); };
+  for (const value_type type : {value_type::f32, value_type::bf16}) {
+    add(usual_samples({1, kVocab, type}));
+    add(all_samples({64, kVocab, type}));
   }
   return jobs;
 }
