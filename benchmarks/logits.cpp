@@ -1,7 +1,5 @@
 // Logits: row-wise top k of long rows, and sampling one token of every row.
 #include <algorithm>
-#include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -160,13 +158,14 @@ void sample_on_cpu(const patience& limit, results& out) {
   });
 }
 
-/// Beside which top k of ours a job stands, and how much longer it may take; nothing where there is none.
+/// Beside which top k of ours a job stands, and how much longer one of them may take; nothing where there is none.
 nlohmann::ordered_json beside_top_k(const sample_job& job) {
   if (job.rows != 64 || job.vocab != kVocab) return {};
   rows_job top_k = top_k_of({job.rows, job.vocab, job.type}, kK);
   top_k.indices_as = index_type::i32;
   nlohmann::ordered_json more = {{"compared_with", work_name(top_k)}};
-  if (job.top_k == kK && job.extra == sample_extra::none) more["target_ratio"] = kMostOverOurTopK;
+  const bool has_target = job.type == value_type::bf16 && job.top_k == kK && job.extra == sample_extra::none;
+  if (has_target) more["target_ratio"] = kMostOverOurTopK;
   return more;
 }
 
