@@ -1,4 +1,4 @@
-// The campaigns of the flat search and of row-wise top k. docs/benchmarks.md says what each measures.
+// The campaigns of the flat search, of row-wise top k and of sampling. docs/benchmarks.md says what each measures.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,6 +18,7 @@ limits_report run_seeds(results& out, const campaign_settings& settings);
 limits_report run_flat_gpu(results& out, const campaign_settings& settings);
 limits_report run_flat_cpu(results& out, const campaign_settings& settings);
 limits_report run_rows(results& out, const campaign_settings& settings);
+limits_report run_logits(results& out, const campaign_settings& settings);
 
 /// The accuracy of RTop-K's early stops, in the form of its tables 1, 2 and 5; null where `out` does not want
 /// "top_k/accuracy". Not timed.

@@ -26,7 +26,9 @@ struct named_campaign {
   nlohmann::ordered_json (*accuracy)(const results&, const campaign_settings&) = nullptr;
 };
 constexpr named_campaign kCampaigns[] = {
-    {"seeds", run_seeds}, {"flat_gpu", run_flat_gpu}, {"flat_cpu", run_flat_cpu}, {"rows", run_rows, rows_accuracy}};
+    {"seeds", run_seeds},   {"flat_gpu", run_flat_gpu}, {"flat_cpu", run_flat_cpu}, {"rows", run_rows, rows_accuracy},
+    {"logits", run_logits},
+};
 
 /// SHORTLIST_COMMIT, or what git says of the folder that this runs in.
 std::string commit() {

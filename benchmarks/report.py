@@ -16,7 +16,7 @@ import verdicts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "rows"]
+CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "rows", "logits"]
 SEED = re.compile(r"flat/q1/(\d+)x(\d+)/f32/ip/k(\d+)/(host|device)(/\w+)?")
 CROSSING = re.compile(r"flat/q(\d+)/(\d+)x(\d+)/f32/ip/k10/host(/cpu)?")
 # What README shows of each campaign: the shapes that the targets name.

@@ -1,13 +1,11 @@
 // Row-wise top k: short rows and long ones, types, k, data that is hard, and RTop-K's early stops.
-#include <algorithm>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "campaigns.hpp"
 #include "gpu.hpp"
-#include "rows_bench.hpp"
+#include "rows_list.hpp"
 
 namespace shortlist::benchmark {
 namespace {
@@ -33,16 +31,11 @@ rows_job job_of(const shape& s) {
   return job;
 }
 
-struct cpu_job {
-  rows_job job;
-  nlohmann::ordered_json more;
-};
-
 /// Jobs on one matrix stand together; a job that others are compared with stands before them.
-std::vector<cpu_job> cpu_jobs() {
+std::vector<listed_rows_job> cpu_jobs() {
   const rows_job base = job_of({kRows, kCols, kK});
   const std::string base_work = work_name(base, "cpu");
-  std::vector<cpu_job> jobs = {{base, {}}};
+  std::vector<listed_rows_job> jobs = {{base, {}}};
   const auto add = [&](const auto& change, const nlohmann::ordered_json& more) {
     rows_job job = base;
     change(job);
@@ -65,8 +58,6 @@ std::vector<cpu_job> cpu_jobs() {
 }
 
 // On the GPU.
-constexpr double kGpuSeconds = 0.25;       // of timed runs of a job
-constexpr double kGpuBriefSeconds = 0.08;  // of the many of table 3, whose mean alone counts
 constexpr double kMostOfEarlyStop = 1.05;  // times the time of the exact search
 constexpr double kLeastShare = 0.6;        // of the read bandwidth, at every shape of the figures
 constexpr double kLeastSpeedup = 1.0;      // over torch.topk, there too
@@ -84,48 +75,9 @@ constexpr std::int64_t kTable3Cols[] = {256, 512, 768};
 constexpr std::int64_t kTable3Ks[] = {32, 64, 128};
 constexpr int kTable3Steps[] = {2, 3, 4, 5, 6, 7, 8};
 
-struct gpu_job {
-  rows_job job;
-  double seconds = kGpuSeconds;
-  nlohmann::ordered_json more;
-};
-
-/// Jobs by name; one that is asked for twice runs once, with the targets of both.
-class gpu_job_list {
- public:
-  void add(rows_job job, const nlohmann::ordered_json& more = {}, double seconds = kGpuSeconds) {
-    job.indices_as = index_type::i32;
-    const auto found =
-        std::ranges::find_if(jobs_, [&](const gpu_job& other) { return work_name(other.job) == work_name(job); });
-    if (found == jobs_.end()) {
-      jobs_.push_back({job, seconds, more});
-    } else if (more.is_object()) {
-      found->more.update(more);
-    }
-  }
-  /// A job that may take so many times what the same takes without early stop, on normal data.
-  void add_beside_plain(const rows_job& job, double most_ratio, double seconds = kGpuSeconds) {
-    rows_job plain = job;
-    plain.values = row_values::normal;
-    plain.options.eps = {};
-    plain.options.max_iter = {};
-    plain.indices_as = index_type::i32;
-    add(job, {{"compared_with", work_name(plain)}, {"target_ratio", most_ratio}}, seconds);
-  }
-  /// Those on one matrix stand together, and a job that others are compared with stands before them.
-  std::vector<gpu_job> in_order() && {
-    std::ranges::stable_sort(
-        jobs_, {}, [](const gpu_job& of) { return std::tuple(of.job.values, of.job.type, of.job.cols, of.job.rows); });
-    return std::move(jobs_);
-  }
-
- private:
-  std::vector<gpu_job> jobs_;
-};
-
 /// The table of targets, hard data, and the shapes of the paper's figures and of its table 3.
-std::vector<gpu_job> gpu_jobs() {
-  gpu_job_list list;
+std::vector<listed_rows_job> gpu_jobs(const results& out) {
+  gpu_rows_list list;
   std::vector<rows_job> short_rows;
   for (const shape& s : kGpuShapes) short_rows.push_back(job_of(s));
   for (const value_type type : {value_type::f16, value_type::bf16}) {
@@ -168,26 +120,7 @@ std::vector<gpu_job> gpu_jobs() {
   for (const row_values values : kHardLongData) {
     for (const shape& s : kGpuHardLongShapes) add_hard(job_of(s), values);
   }
-  return std::move(list).in_order();
-}
-
-void run_gpu_rows(results& out, bool quick, limits_report& limits) {
-  if (!find_gpu()) return;
-  std::vector<gpu_job> jobs = gpu_jobs();
-  std::erase_if(jobs, [&](const gpu_job& j) { return !out.wants(work_name(j.job)); });
-  if (jobs.empty()) return;
-  gpu_clock gpu;
-  constexpr std::int64_t kLimitBytes = std::int64_t{1} << 32;
-  limits["read_gb_per_s"]["gpu"] = static_cast<double>(kLimitBytes) / (gpu.read_ms(kLimitBytes) * 1e6);
-  for (auto first = jobs.begin(); first != jobs.end();) {
-    const rows_job of_matrix = first->job;
-    const row_matrix matrix(of_matrix.rows, of_matrix.cols, of_matrix.type, of_matrix.values);
-    const gpu_matrices matrices(gpu, matrix);
-    for (; first != jobs.end() && first->job.same_matrix(of_matrix); ++first) {
-      const patience limit{.seconds = quick ? kGpuBriefSeconds / 4 : first->seconds, .fewest = quick ? 3 : 7};
-      run_on_gpu(gpu, matrices, first->job, work_name(first->job), limit, out, first->more);
-    }
-  }
+  return std::move(list).wanted(out);
 }
 
 }  // namespace
@@ -195,28 +128,15 @@ void run_gpu_rows(results& out, bool quick, limits_report& limits) {
 limits_report run_rows(results& out, const campaign_settings& settings) {
   const patience limit =
       settings.quick ? patience{.seconds = 0.05, .fewest = 3} : patience{.seconds = 0.5, .fewest = 7};
-  std::vector<cpu_job> jobs = cpu_jobs();
-  std::erase_if(jobs, [&](const cpu_job& j) { return !out.wants(work_name(j.job, "cpu")); });
-
   limits_report limits;
-  std::int64_t most_bytes = 0;
-  for (auto first = jobs.begin(); first != jobs.end();) {
-    const rows_job& of_matrix = first->job;
-    const auto last =
-        std::find_if_not(first, jobs.end(), [&](const cpu_job& j) { return j.job.same_matrix(of_matrix); });
-    const auto room_of = [](const cpu_job& j) { return j.job.room_bytes(); };
-    row_matrix matrix(of_matrix.rows, of_matrix.cols, of_matrix.type, of_matrix.values,
-                      room_of(*std::max_element(
-                          first, last, [&](const cpu_job& a, const cpu_job& b) { return room_of(a) < room_of(b); })));
-    for (; first != last; ++first) {
-      run_on_cpu(matrix, first->job, work_name(first->job, "cpu"), limit, out, first->more);
-      const auto& record = out.records().back();
-      if (!record.contains("limit_ms") || first->job.bytes() < most_bytes) continue;
-      most_bytes = first->job.bytes();  // of the largest work: smaller ones lie in caches
-      limits["read_gb_per_s"]["cpu"] = static_cast<double>(most_bytes) / (record["limit_ms"].get<double>() * 1e6);
-    }
-  }
-  run_gpu_rows(out, settings.quick, limits);
+  run_on_cpu(cpu_jobs(), limit, out);
+  add_cpu_read_speed(out, limits);
+
+  const std::vector<listed_rows_job> on_gpu = gpu_jobs(out);
+  if (!find_gpu() || on_gpu.empty()) return limits;
+  gpu_clock gpu;
+  add_gpu_read_speed(gpu, limits);
+  run_on_gpu(gpu, on_gpu, settings.quick, out);
   return limits;
 }
 

@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kCheckedValues = std::int64_t{1} << 24;   // the oracle sorts so many in about half a second
 constexpr std::int64_t kCheckedOnGpu = std::int64_t{1} << 22;    // of each of some three hundred jobs
 constexpr std::int64_t kRotatedBytes = std::int64_t{256} << 20;  // several times the L2 cache of a GPU
-constexpr std::int64_t kMostCopies = 64;
+constexpr std::int64_t kMostCopies = 4096;                       // of rows so short that fewer do not fill the cache
 constexpr int kPoison = 0xA5;  // no right output has these bytes everywhere, so that what was not written is seen
 
 std::string hex(std::span<const std::byte> value) {  // most significant byte first

@@ -22,6 +22,9 @@ constexpr float kTie = 0.5f;  // fewer than 4 % of all values lie above it: the 
 constexpr float kTieShare = 0.9f;
 constexpr float kEqualValue = 0.75f;
 constexpr std::int64_t kNanEvery = 10;
+constexpr std::uint64_t kBinSteps = 1024;
+constexpr float kInfShare = 0.5f;
+constexpr float kLogitsDeviation = 3;
 constexpr std::int64_t kChunkCols = 1 << 16;  // a long row is generated in pieces, so that one row too uses all cores
 
 void generate(row_values values, std::int64_t row, std::int64_t cols, std::int64_t piece, float* to,
@@ -50,6 +53,19 @@ void generate(row_values values, std::int64_t row, std::int64_t cols, std::int64
         to[i] = static_cast<float>(static_cast<double>(piece * kChunkCols + i) / static_cast<double>(cols));
       }
       return;
+    case row_values::one_bin:
+      std::generate_n(to, count, [&] { return 1 + static_cast<float>(random.next() % kBinSteps) * 0x1p-20f; });
+      return;
+    case row_values::half_inf:
+      random.normal(to, count);
+      std::transform(to, to + count, to, [&](float v) {
+        return random.uniform() < kInfShare ? -std::numeric_limits<float>::infinity() : v;
+      });
+      return;
+    case row_values::logits:
+      random.normal(to, count);
+      std::transform(to, to + count, to, [](float v) { return v * kLogitsDeviation; });
+      return;
   }
 }
 
@@ -77,6 +93,9 @@ std::string_view to_string(row_values values) {
     case row_values::all_equal: return "all_equal";
     case row_values::nan10: return "nan10";
     case row_values::ascending: return "ascending";
+    case row_values::one_bin: return "one_bin";
+    case row_values::half_inf: return "half_inf";
+    case row_values::logits: return "logits";
   }
   return "";
 }

@@ -19,6 +19,9 @@ enum class row_values : std::uint8_t {
   all_equal,  ///< one number
   nan10,      ///< normal; every tenth row holds one NaN
   ascending,  ///< column over cols: the best come last
+  one_bin,    ///< 1 + i * 2^-20 for i in [0, 1024): one step of fp16
+  half_inf,   ///< normal; half of the values, at random, are -inf, as a mask leaves them
+  logits,     ///< normal, standard deviation 3
 };
 
 std::string_view to_string(row_values values);

@@ -28,11 +28,13 @@ CAMPAIGNS = {
     "and where the CPU is faster",
     "flat_cpu": "one query and batches on the CPU, beside its read bandwidth",
     "rows": "row-wise top k on the CPU and the GPU: shapes, types, k, hard data, early stops and how exact these are",
+    "logits": "top k of long rows, and sampling a token of each, on the CPU and the GPU: shapes, types, filters",
 }
 PEERS = {
     "torch": "peers_torch.py",
     "faiss": "peers_faiss.py",
     "torch_rows": "peers_torch_rows.py",
+    "torch_logits": "peers_torch_logits.py",
     "numpy_rows": "peers_numpy_rows.py",
 }
 PEERS_OF = {
@@ -40,12 +42,14 @@ PEERS_OF = {
     "flat_gpu": ["torch"],
     "flat_cpu": ["faiss"],
     "rows": ["torch_rows", "numpy_rows"],
+    "logits": ["torch_rows", "torch_logits"],
 }
 # Whether a Python can run a peer, asked of it before the peer is started.
 PROBES = {
     "torch": "import torch, sys; sys.exit(not torch.cuda.is_available())",
     "faiss": "import faiss, numpy",
     "torch_rows": "import torch, numpy",
+    "torch_logits": "import torch, numpy",
     "numpy_rows": "import numpy",
 }
 

@@ -12,6 +12,10 @@ SPEEDUP_OF_BATCH = {16: 1.4, 256: 0.85}
 # Row-wise top k on the CPU, over torch.topk on the same cores.
 ROWS_SPEEDUP = {"top_k/65536x256/f32/k32/cpu": 5, "top_k/65536x1024/f32/k64/cpu": 5}
 
+# Sampling on the CPU, over the faster of torch's ways on the same cores.
+SAMPLE_SPEEDUP = 5
+SAMPLE_WITH_TARGET = re.compile(r"sample/(1|64)x128256/(f32|bf16)/t0\.8-k50-p0\.95/cpu")
+
 # These campaigns measure the CPU, whatever else the machine has.
 CPU_CAMPAIGNS = ("flat_cpu",)
 
@@ -69,6 +73,8 @@ def cpu_targets(record, machine):
     """The targets of work on the CPU, as fields of its record; nothing for work that has none."""
     if record["work"] in ROWS_SPEEDUP and "torch" in record["peers"]:
         return {"target_speedup": ROWS_SPEEDUP[record["work"]], "target_peer": "torch"}
+    if SAMPLE_WITH_TARGET.fullmatch(record["work"]) and "torch" in record["peers"]:
+        return {"target_speedup": SAMPLE_SPEEDUP}
     match = re.fullmatch(r"flat/q(\d+)/.*/host/cpu(/avx2)?", record["work"])
     if not match or not any(name.startswith("faiss") for name in record["peers"]):
         return {}

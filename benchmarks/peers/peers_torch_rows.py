@@ -10,6 +10,7 @@ import rows
 import torch
 
 ROTATED_BYTES = 256 << 20
+MOST_COPIES = 4096
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -19,7 +20,7 @@ def is_ours(job):
 
 def is_on_gpu(job):
     small_enough = job.rows * job.cols <= 1_100_000_000
-    plain = job.apart in ((), ("i32",))
+    plain = job.apart in ((), ("i32",), ("i32", "sorted"))
     return job.place == "" and job.type in TYPES and plain and small_enough and torch.cuda.is_available()
 
 
@@ -28,7 +29,7 @@ def gpu_times(works, quick):
     times = {}
     for (row_count, cols, element), jobs in rows.jobs_by_matrix(works, is_on_gpu).items():
         first = torch.empty((row_count, cols), device="cuda").normal_(generator=generator).to(TYPES[element])
-        copies = min(max(ROTATED_BYTES // (first.numel() * first.element_size()) + 1, 1), 64)
+        copies = min(max(ROTATED_BYTES // (first.numel() * first.element_size()) + 1, 1), MOST_COPIES)
         matrices = [first] + [first.clone() for _ in range(copies - 1)]
         for job in jobs:
             shape = (row_count, job.k)
@@ -37,8 +38,8 @@ def gpu_times(works, quick):
                 torch.empty(shape, dtype=torch.int64, device="cuda"),
             )
 
-            def select(run=0, k=job.k, out=out, matrices=matrices):
-                torch.topk(matrices[run % len(matrices)], k, dim=1, sorted=False, out=out)
+            def select(run=0, k=job.k, in_order="sorted" in job.apart, out=out, matrices=matrices):
+                torch.topk(matrices[run % len(matrices)], k, dim=1, sorted=in_order, out=out)
 
             select()
             head = rows.CHECKED_ROWS
