@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "shortlist/device.hpp"
 #include "shortlist/top_k.hpp"
@@ -19,13 +20,15 @@ struct per_row {
   const T* rows = nullptr;  ///< if not null, `common` is not looked at
 
   constexpr per_row() = default;
-  constexpr per_row(T common) : common(common) {}             // NOLINT(google-explicit-constructor): `.top_k = 50`
-  constexpr per_row(const T* rows) : common(), rows(rows) {}  // NOLINT(google-explicit-constructor)
+  constexpr per_row(T common) : common(common) {}  // NOLINT(google-explicit-constructor): `.top_k = 50`
+  template <class Pointer>                         // deduced, so that a literal 0 is a value
+    requires std::is_same_v<Pointer, const T*> || std::is_same_v<Pointer, T*>
+  constexpr per_row(Pointer rows) : common(), rows(rows) {}  // NOLINT(google-explicit-constructor)
 };
 
 /// Tokens that belong to each row, as compressed rows: row r has tokens[begins[r], begins[r + 1]). Ids outside the
-/// vocabulary are ignored, so that rows may be padded with -1. Null `begins`: no tokens. Both arrays are on the device
-/// of the logits.
+/// vocabulary are ignored, so that rows may be padded with -1. Null `begins`: no tokens; `tokens` may be null where
+/// there are none. Both arrays are on the device of the logits.
 struct token_rows {
   const std::int64_t* begins = nullptr;  ///< [rows + 1], not decreasing
   const std::int32_t* tokens = nullptr;
@@ -105,7 +108,7 @@ inline constexpr std::int32_t kMaxTopLogprobs = 1024;
 /// @param logits  [rows, vocab] of f32, f16 or bf16, any strides of 1 or more.
 /// @throws invalid_argument if the logits are f64, vocab is not in [1, kMaxVocab], a common parameter is outside of
 /// what
-///         sample_params allows, a pointer is missing or a stride is wrong; on the CPU also if `begins` decrease.
+///         sample_params allows, a pointer is missing or a stride is wrong; on the CPU also if `begins` are negative or decrease.
 /// @throws cuda_error if a launch fails, or the GPU has no scratch memory left for rows that do not fit on the chip.
 /// Cost: one read of the logits. Definition, to the last bit: docs/sampling.md.
 void sample(const stream& s, const value_matrix& logits, const sample_params& params, const sample_output& out);

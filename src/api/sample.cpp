@@ -62,9 +62,6 @@ void check_parameters(const sample_params& params) {
 }
 
 void check_token_rows(std::string_view argument, const token_rows& rows) {
-  if (rows.begins && !rows.tokens) {
-    core::throw_invalid(fmt::format("{}.tokens", argument), "null", fmt::format("an array, as {}.begins is", argument));
-  }
   if (rows.tokens && !rows.begins) {
     core::throw_invalid(fmt::format("{}.begins", argument), "null", fmt::format("an array, as {}.tokens is", argument));
   }
@@ -80,6 +77,9 @@ void check_begins(std::string_view argument, const token_rows& rows, std::int64_
                           fmt::format("{} or more: begins do not decrease", least));
     }
     least = rows.begins[row];
+  }
+  if (!rows.tokens && least > rows.begins[0]) {
+    core::throw_invalid(fmt::format("{}.tokens", argument), "null", fmt::format("an array of {} tokens", least));
   }
 }
 

@@ -192,7 +192,7 @@ SHORTLIST_HOST_DEVICE float log_probability(float t, std::uint64_t total) {
 #else
   const float sum = static_cast<float>(total);
 #endif
-  const float log_of_total = add_once(log_of_two(sum), -static_cast<float>(kWeightBits));
+  const float log_of_total = log_of_two(multiply_once(sum, 0x1p-40f));  // an exact product
   return multiply_once(add_once(t, -log_of_total), kLnOf2);
 }
 

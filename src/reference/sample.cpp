@@ -307,7 +307,7 @@ float log2(float x) {
 
 float log_probability(float t, std::uint64_t sum) {
   constexpr float kLn2 = 0x1.62e430p-1f;
-  const float l = log2(static_cast<float>(sum)) - 40.0f;
+  const float l = log2(static_cast<float>(sum) * 0x1p-40f);
   const float difference = t - l;
   return difference * kLn2;
 }

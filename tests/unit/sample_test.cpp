@@ -172,7 +172,8 @@ TEST(Sample, RefusesHalfOfAHistory) {
   refuses(params, "prompt.tokens is null; allowed is an array");
   params.prompt = {nullptr, tokens};
   refuses(params, "prompt.begins is null; allowed is an array");
-  params.prompt = {};
+  const std::int64_t no_tokens[] = {0, 0, 0};
+  params.prompt = {no_tokens, nullptr};
   params.generated = {begins, nullptr};
   refuses(params, "generated.tokens is null; allowed is an array");
   params.generated = {nullptr, tokens};
