@@ -116,7 +116,7 @@ drawn_token draw_from_row(const row_in_work& work, bool count_kept, sample_scrat
     }
   }
   if (!work.params.top_p_off) {
-    const weight_bins bins(row, work.scale, memory);
+    const weight_bins bins(row, work.scale, work.params.top_p, memory);
     const bool is_whole = part.from == kLeastLogit && part.tie_end == row.values.vocab;
     const std::uint64_t total = is_whole ? bins.total() : weigh(row, part, work.scale);
     part = shorter(part, bins.part_below(core::share_of(total, work.params.top_p)));
