@@ -60,8 +60,10 @@ struct sample_kernels {
   using weigh_fn = std::uint64_t (*)(const void* values, std::int64_t count, float from, const weight_scale& scale);
   weigh_fn weigh[3];
 
-  /// Adds the weight of every logit to the sum of its bin. `sums` are kBins.
-  using fill_bins_fn = void (*)(const void* values, std::int64_t count, const weight_scale& scale, std::uint64_t* sums);
+  /// Adds the weight of every logit >= `from` to the sum of its bin, and returns the sum of the weights of all others.
+  /// `sums` are kBins.
+  using fill_bins_fn = std::uint64_t (*)(const void* values, std::int64_t count, float from, const weight_scale& scale,
+                                         std::uint64_t* sums);
   fill_bins_fn fill_bins[3];
 
   /// The weight of each logit.

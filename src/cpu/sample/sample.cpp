@@ -9,12 +9,12 @@
 #include "cpu/sample/sample.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <span>
 
 #include "core/sampling.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
 #include "cpu/sample/kernels.hpp"
 #include "cpu/sample/open.hpp"
 #include "cpu/sample/scratch.hpp"
@@ -24,16 +24,11 @@ namespace shortlist::cpu {
 namespace {
 
 constexpr std::int64_t kMostListed = 4096;  // best tokens that are sorted; for more, the row is searched for the border
-constexpr std::int64_t kGrabBytes = std::int64_t{64} << 10;  // of rows that a worker takes at a time
-constexpr double kSerialLogits = 32'768;  // a matrix of fewer is done before another core has woken up
 
 /// The request, and what all its rows share.
 struct job {
   const core::sample_request& request;
   const sample_kernels& kernels;
-
-  const sample_output& out() const { return request.out; }
-  min_p_order order() const { return request.params.min_p_order; }
 };
 
 /// A row on its way: scanned, with its parameters made ready.
@@ -116,7 +111,7 @@ drawn_token draw_from_row(const row_in_work& work, bool count_kept, sample_scrat
     }
   }
   if (!work.params.top_p_off) {
-    const weight_bins bins(row, work.scale, memory);
+    const weight_bins bins(row, work.scale, work.params.top_p, memory);
     const bool is_whole = part.from == kLeastLogit && part.tie_end == row.values.vocab;
     const std::uint64_t total = is_whole ? bins.total() : weigh(row, part, work.scale);
     part = shorter(part, bins.part_below(core::share_of(total, work.params.top_p)));
@@ -165,16 +160,15 @@ void write_best(const row_in_work& work, const sample_output& out, std::int64_t 
   }
 }
 
-void sample_row(const job& work_of_all, std::int64_t index, sample_scratch& memory) {
-  const core::sample_request& request = work_of_all.request;
+void sample_row(const job& all, std::int64_t index, sample_scratch& memory) {
+  const core::sample_request& request = all.request;
   const sample_output& out = request.out;
   const core::row_params params = core::params_of(request.params, index, request.logits.cols);
   if (!params.valid) {
     write_refusal(out, index, sample_status::bad_parameter);
     return;
   }
-  const scanned_row row =
-      scan(open(request, work_of_all.kernels, index, params.by, memory), work_of_all.kernels, memory);
+  const scanned_row row = scan(open(request, all.kernels, index, params.by, memory), all.kernels, memory);
   if (row.has_nan || row.largest == kMinusInfinity) {
     write_refusal(out, index, row.has_nan ? sample_status::nan_logit : sample_status::nothing_allowed);
     return;
@@ -205,42 +199,17 @@ void sample_row(const job& work_of_all, std::int64_t index, sample_scratch& memo
   write_best(work, out, index, best, total);
 }
 
-/// A thread's scratch, which is not kept if a call has made it large.
-class thread_scratch {
- public:
-  thread_scratch() = default;
-  ~thread_scratch() { memory_.forget_if_large(); }
-  thread_scratch(const thread_scratch&) = delete;
-  thread_scratch& operator=(const thread_scratch&) = delete;
-  sample_scratch& operator*() { return memory_; }
-
- private:
-  static sample_scratch& of_this_thread() {
-    thread_local sample_scratch memory;
-    return memory;
-  }
-  sample_scratch& memory_ = of_this_thread();
-};
-
 }  // namespace
 
 void sample(const core::sample_request& request) {
   const default_float_environment environment;
-  const job work{request, current_sample_kernels()};
   const value_matrix& logits = request.logits;
-  if (logits.rows == 0) return;
-  const std::int64_t grab =
-      std::clamp<std::int64_t>(kGrabBytes / (logits.cols * size_bytes(logits.type)), 1, logits.rows);
-  const std::int64_t grabs = (logits.rows + grab - 1) / grab;
-  const bool serial = static_cast<double>(logits.rows) * static_cast<double>(logits.cols) <= kSerialLogits;
-  const std::int64_t slots = serial ? 1 : std::min<std::int64_t>(thread_count(), grabs);
-  std::atomic<std::int64_t> next = 0;
-  for_each_slot(static_cast<int>(slots), [&](int) {
-    thread_scratch memory;
-    for (std::int64_t taken = next++; taken < grabs; taken = next++) {
-      const std::int64_t end = std::min((taken + 1) * grab, logits.rows);
-      for (std::int64_t index = taken * grab; index < end; ++index) sample_row(work, index, *memory);
-    }
+  const job work{request, current_sample_kernels()};
+  row_queue rows(logits.rows, logits.cols * size_bytes(logits.type));
+  const double values = static_cast<double>(logits.rows) * static_cast<double>(logits.cols);
+  for_each_slot(rows.slots(values), [&](int) {
+    thread_scratch<sample_scratch> memory;
+    rows.drain([&](std::int64_t index) { sample_row(work, index, *memory); });
   });
 }
 

@@ -82,14 +82,19 @@ std::uint64_t weigh(const void* values, std::int64_t count, float from, const we
 }
 
 template <class Stored>
-void fill_bins(const void* values, std::int64_t count, const weight_scale& scale, std::uint64_t* sums) {
+std::uint64_t fill_bins(const void* values, std::int64_t count, float from, const weight_scale& scale,
+                        std::uint64_t* sums) {
   const auto* row = static_cast<const Stored*>(values);
+  const float least = std::max(from, scale.lightest);
+  std::uint64_t others = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const float logit = core::widen(row[i]);
     if (!(logit >= scale.lightest)) continue;
     const float t = exponent_in(logit, scale);
-    sums[bin_of(t)] += core::weight_of(t);
+    std::uint64_t& sum = logit >= least ? sums[bin_of(t)] : others;
+    sum += core::weight_of(t);
   }
+  return others;
 }
 
 void weigh_each(const float* logits, std::int64_t count, const weight_scale& scale, std::uint64_t* weights) {

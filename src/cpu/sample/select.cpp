@@ -58,6 +58,35 @@ float reached_by(const scanned_row& row, std::int64_t k, sample_scratch& memory)
   return std::max(ordered[k - 1], kLeastLogit);
 }
 
+/// Calls each(first id, length) for every run of neighbouring blocks whose largest logits reach `least`.
+template <class Each>
+void for_each_run(const scanned_row& row, float least, const Each& each) {
+  for (std::int64_t which = 0; which < row.blocks; ++which) {
+    if (!(row.maxima[which] >= least)) continue;
+    const std::int64_t first = which * row.block;
+    while (which + 1 < row.blocks && row.maxima[which + 1] >= least) ++which;
+    each(first, std::min((which + 1) * row.block, row.values.vocab) - first);
+  }
+}
+
+/// Calls each(values, count, from) for the logits of a run before the part's tie_end and for those behind it.
+template <class Each>
+void for_each_side(const scanned_row& row, std::int64_t first, std::int64_t length, const row_part& part,
+                   const Each& each) {
+  const std::int64_t with_ties = std::clamp<std::int64_t>(part.tie_end - first, 0, length);
+  if (with_ties > 0) each(row.values.from(first), with_ties, part.from);
+  if (with_ties < length) each(row.values.from(first + with_ties), length - with_ties, next_above(part.from));
+}
+
+std::uint64_t weigh_run(const scanned_row& row, std::int64_t first, std::int64_t length, const row_part& part,
+                        const weight_scale& scale) {
+  const auto weigh = row.of_type(row.kernels.weigh);
+  std::uint64_t sum = 0;
+  for_each_side(row, first, length, part,
+                [&](const void* values, std::int64_t count, float from) { sum += weigh(values, count, from, scale); });
+  return sum;
+}
+
 }  // namespace
 
 scanned_row scan(const open_row& values, const sample_kernels& kernels, sample_scratch& memory) {
@@ -118,34 +147,17 @@ std::span<std::uint64_t> best_tokens(const scanned_row& row, std::int64_t k, sam
 std::int64_t count_of(const scanned_row& row, const row_part& part) {
   const auto count_from = row.of_type(row.kernels.count_from);
   std::int64_t count = 0;
-  for (std::int64_t which = 0; which < row.blocks; ++which) {
-    if (!(row.maxima[which] >= part.from)) continue;
-    const std::int64_t here = row.block_count(which);
-    const std::int64_t with_ties = std::clamp<std::int64_t>(part.tie_end - which * row.block, 0, here);
-    if (with_ties > 0) count += count_from(row.block_data(which), with_ties, part.from);
-    if (with_ties < here) {
-      count += count_from(row.values.from(which * row.block + with_ties), here - with_ties, next_above(part.from));
-    }
-  }
+  for_each_run(row, part.from, [&](std::int64_t first, std::int64_t length) {
+    for_each_side(row, first, length, part,
+                  [&](const void* values, std::int64_t some, float from) { count += count_from(values, some, from); });
+  });
   return count;
-}
-
-std::uint64_t weigh_block(const scanned_row& row, std::int64_t which, const row_part& part, const weight_scale& scale) {
-  if (!(row.maxima[which] >= std::max(part.from, scale.lightest))) return 0;
-  const auto weigh = row.of_type(row.kernels.weigh);
-  const std::int64_t here = row.block_count(which);
-  const std::int64_t with_ties = std::clamp<std::int64_t>(part.tie_end - which * row.block, 0, here);
-  std::uint64_t sum = 0;
-  if (with_ties > 0) sum += weigh(row.block_data(which), with_ties, part.from, scale);
-  if (with_ties < here) {
-    sum += weigh(row.values.from(which * row.block + with_ties), here - with_ties, next_above(part.from), scale);
-  }
-  return sum;
 }
 
 std::uint64_t weigh(const scanned_row& row, const row_part& part, const weight_scale& scale) {
   std::uint64_t sum = 0;
-  for (std::int64_t which = 0; which < row.blocks; ++which) sum += weigh_block(row, which, part, scale);
+  for_each_run(row, std::max(part.from, scale.lightest),
+               [&](std::int64_t first, std::int64_t length) { sum += weigh_run(row, first, length, part, scale); });
   return sum;
 }
 
@@ -154,7 +166,8 @@ std::int64_t draw(const scanned_row& row, const row_part& part, const weight_sca
   std::uint64_t* sums = memory.block_sums(row.blocks);
   std::uint64_t total = 0;
   for (std::int64_t which = 0; which < row.blocks; ++which) {
-    sums[which] = weigh_block(row, which, part, scale);
+    const bool matters = row.maxima[which] >= std::max(part.from, scale.lightest);
+    sums[which] = matters ? weigh_run(row, which * row.block, row.block_count(which), part, scale) : 0;
     total += sums[which];
   }
   std::uint64_t left = core::drawn_of(total, random);
@@ -181,13 +194,30 @@ std::int64_t draw(const scanned_row& row, const row_part& part, const weight_sca
 
 // --- the border that a sum of weights reaches -----------------------------------------------------------------------
 
-weight_bins::weight_bins(const scanned_row& row, const weight_scale& scale, sample_scratch& memory)
+namespace {
+
+/// A logit below which all tokens together weigh too little to hold the border of top_p, twice over: the vocabulary
+/// times its weight is below what top_p leaves out of the largest logits of all blocks.
+float least_at_border(const scanned_row& row, const weight_scale& scale, std::uint32_t top_p) {
+  constexpr auto kF32 = static_cast<std::size_t>(value_type::f32);
+  const std::uint64_t at_least = row.kernels.weigh[kF32](row.maxima, row.blocks, kLeastLogit, scale);
+  const std::uint64_t left_out = at_least - core::share_of(at_least, top_p);
+  const std::uint64_t weight = left_out / static_cast<std::uint64_t>(2 * row.values.vocab);
+  const int exponent = static_cast<int>(std::bit_width(weight)) - 1 - core::kWeightBits;
+  constexpr int kLeastExact = -32;  // lighter tokens gain too much by rounding for this bound
+  return exponent < kLeastExact ? kLeastLogit : least_logit_from(static_cast<float>(exponent), scale);
+}
+
+}  // namespace
+
+weight_bins::weight_bins(const scanned_row& row, const weight_scale& scale, std::uint32_t top_p, sample_scratch& memory)
     : row_(row), scale_(scale), memory_(memory), sums_(memory.bins(kBins + (1 << kKeyBinBits))) {
   std::fill_n(sums_, kBins, 0);
   const auto fill = row.of_type(row.kernels.fill_bins);
-  for (std::int64_t which = 0; which < row.blocks; ++which) {
-    if (row.maxima[which] >= scale.lightest) fill(row.block_data(which), row.block_count(which), scale, sums_);
-  }
+  const float from = least_at_border(row, scale, top_p);
+  for_each_run(row, scale.lightest, [&](std::int64_t first, std::int64_t length) {
+    total_ += fill(row.values.from(first), length, from, scale, sums_);
+  });
   for (int bin = 0; bin < kBins; ++bin) total_ += sums_[bin];
 }
 

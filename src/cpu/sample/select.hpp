@@ -53,9 +53,6 @@ std::span<std::uint64_t> best_tokens(const scanned_row& row, std::int64_t k, sam
 /// How many tokens `part` has.
 std::int64_t count_of(const scanned_row& row, const row_part& part);
 
-/// The weights of a part's tokens within one block.
-std::uint64_t weigh_block(const scanned_row& row, std::int64_t which, const row_part& part, const weight_scale& scale);
-
 /// The sum of the weights of a part.
 std::uint64_t weigh(const scanned_row& row, const row_part& part, const weight_scale& scale);
 
@@ -63,15 +60,16 @@ std::uint64_t weigh(const scanned_row& row, const row_part& part, const weight_s
 std::int64_t draw(const scanned_row& row, const row_part& part, const weight_scale& scale, std::uint32_t random,
                   sample_scratch& memory);
 
-/// Sums of the row's weights, by bins of t.
+/// Sums of the row's weights by bins of t, to find the border of top_p. Tokens that are too light to be there are
+/// summed up by themselves.
 class weight_bins {
  public:
-  weight_bins(const scanned_row& row, const weight_scale& scale, sample_scratch& memory);
+  weight_bins(const scanned_row& row, const weight_scale& scale, std::uint32_t top_p, sample_scratch& memory);
 
   std::uint64_t total() const { return total_; }  ///< of all candidates
 
   /// The tokens before which, in the one order, the sum of weights is less than `limit`; at least the first.
-  /// @pre limit is at most total().
+  /// @pre limit is at most top_p's share of total().
   row_part part_below(std::uint64_t limit) const;
 
  private:

@@ -233,6 +233,13 @@ HWY_INLINE longs rounded_upper(floats weight) {
   return hn::BitCast(kLongs, hn::Add(wide, hn::Set(kDoubles, 0x1p+52)));
 }
 
+/// The sum of weights whose halves were summed up in these, over all vectors of `count` logits.
+HWY_INLINE std::uint64_t sum_of(longs lower, longs upper, std::int64_t count) {
+  const std::int64_t lanes = (count + kLanes - 1) / kLanes * kLanes;
+  return hn::GetLane(hn::SumOfLanes(kLongs, hn::Add(lower, upper))) -
+         static_cast<std::uint64_t>(lanes) * kBitsOf2To52;  // modulo 2^64
+}
+
 template <class Stored>
 std::uint64_t weigh(const void* values, std::int64_t count, float from, const weight_scale& scale) {
   const floats least = hn::Set(kFloats, std::max(from, scale.lightest));
@@ -247,9 +254,7 @@ std::uint64_t weigh(const void* values, std::int64_t count, float from, const we
         lower = hn::Add(lower, rounded_lower(weight));
         upper = hn::Add(upper, rounded_upper(weight));
       });
-  const std::int64_t lanes = (count + kLanes - 1) / kLanes * kLanes;
-  return hn::GetLane(hn::SumOfLanes(kLongs, hn::Add(lower, upper))) -
-         static_cast<std::uint64_t>(lanes) * kBitsOf2To52;  // modulo 2^64
+  return sum_of(lower, upper, count);
 }
 
 /// Stores the weights of kLanes logits.
@@ -260,22 +265,32 @@ HWY_INLINE void store_weights(floats weight, std::uint64_t* to) {
 }
 
 template <class Stored>
-void fill_bins(const void* values, std::int64_t count, const weight_scale& scale, std::uint64_t* sums) {
-  const floats least = hn::Set(kFloats, scale.lightest);
+std::uint64_t fill_bins(const void* values, std::int64_t count, float from, const weight_scale& scale,
+                        std::uint64_t* sums) {
+  const floats lightest = hn::Set(kFloats, scale.lightest);
+  const floats least = hn::Set(kFloats, std::max(from, scale.lightest));
   const floats largest = hn::Set(kFloats, scale.largest);
   const floats steepness = hn::Set(kFloats, scale.steepness);
+  longs lower = hn::Zero(kLongs);
+  longs upper = hn::Zero(kLongs);
   for_each_vector(
       static_cast<const Stored*>(values),
       count, [&](floats logit, std::int64_t) HWY_ATTR __attribute__((always_inline)) {
-        const mask heavy = hn::Ge(logit, least);
-        if (hn::AllFalse(kFloats, heavy)) return;
-        const floats t = hn::IfThenElseZero(heavy, exponents(logit, largest, steepness));
+        const floats t = exponents(logit, largest, steepness);
+        const floats weight = unrounded(t, hn::Ge(logit, lightest));
+        const mask binned = hn::Ge(logit, least);
+        const floats other = hn::IfThenZeroElse(binned, weight);
+        lower = hn::Add(lower, rounded_lower(other));
+        upper = hn::Add(upper, rounded_upper(other));
+        if (hn::AllFalse(kFloats, binned)) return;
         std::uint64_t weights[kLanes];
-        store_weights(unrounded(t, heavy), weights);
+        store_weights(hn::IfThenElseZero(binned, weight), weights);
+        const floats bin = hn::Mul(hn::IfThenElseZero(binned, t), hn::Set(kFloats, -kBinsPerExponent));
         std::int32_t bins[kLanes];
-        hn::StoreU(hn::ConvertTo(kInts, hn::Mul(t, hn::Set(kFloats, -kBinsPerExponent))), kInts, bins);
+        hn::StoreU(hn::ConvertTo(kInts, bin), kInts, bins);
         for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[bins[lane]] += weights[lane];
       });
+  return sum_of(lower, upper, count);
 }
 
 void weigh_each(const float* logits, std::int64_t count, const weight_scale& scale, std::uint64_t* weights) {
