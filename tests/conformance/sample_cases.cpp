@@ -177,6 +177,27 @@ std::vector<sample_case> covering_sample_cases(std::int64_t max_elements, std::u
   return cases;
 }
 
+std::vector<sample_case> filter_sample_cases() {
+  std::vector<sample_case> cases;
+  const auto add = [&](sample_case what) {
+    what.rows = 3;
+    what.vocab = 4097;
+    what.type = kLogitTypes[cases.size() % std::size(kLogitTypes)];
+    what.parameters = "seed_rows";
+    what.seed = 1000 + cases.size();
+    cases.push_back(what);
+  };
+  for (const std::string_view distribution : {"normal", "normal_3", "ties_90", "all_equal", "coarse"}) {
+    for (const std::int32_t top_k : {1, 2, 50, 64, 65, 1000, 1024, 1025, 2047, 2048, 2049, 4096}) {
+      add({.distribution = distribution, .top_k = top_k});
+    }
+    for (const float top_p : kTopPs) add({.distribution = distribution, .top_p = top_p});
+    for (const float min_p : kMinPs) add({.distribution = distribution, .min_p = min_p});
+    for (const float temperature : kTemperatures) add({.distribution = distribution, .temperature = temperature});
+  }
+  return cases;
+}
+
 std::vector<sample_case> border_sample_cases() {
   std::vector<sample_case> cases;
   const auto add = [&](sample_case what) {

@@ -15,6 +15,7 @@
 #include "conformance/sample_harness.hpp"
 #include "conformance/sample_on_device.hpp"
 #include "conformance/sample_values.hpp"
+#include "reference/sample.hpp"
 
 namespace shortlist::conformance {
 namespace {
@@ -86,6 +87,82 @@ TEST(SampleDraws, EveryWayDrawsTheSameTokens) {
                                                   how.where.name(), how.isa, how.algorithm, shape.rows, shape.vocab,
                                                   to_string(shape.type), ways[0].where.name(), ways[0].isa);
       }
+    }
+  }
+}
+
+// --- exactly at the border ------------------------------------------------------------------------------------------
+
+/// Two tokens, the second at 0: the first's logit and the row's seed are such that floor(u * S / 2^24) is the first's
+/// weight, or the integer before.
+struct border_row {
+  float logit;
+  std::uint64_t seed;
+  std::int32_t token;    ///< that is drawn
+  bool is_rounded_down;  ///< to the nearest integer, it would be the other
+};
+
+/// Logits of the first token that give it this weight beside a token at 0, at temperature 1; one or none.
+std::optional<float> logit_of_weight(std::uint64_t weight) {
+  constexpr float kLog2e = 0x1.715476p+0f;
+  constexpr int kNeighbours = 8;
+  auto logit = static_cast<float>(std::log(static_cast<double>(weight) * 0x1p-40));
+  for (int i = 0; i < kNeighbours; ++i) logit = std::nextafter(logit, -HUGE_VALF);
+  for (int i = 0; i < 2 * kNeighbours; ++i) {
+    if (reference::weight(logit * kLog2e) == weight) return logit;
+    logit = std::nextafter(logit, 0.0f);
+  }
+  return {};
+}
+
+/// Of seeds whose u is so small that the border's weight is one that a logit can have.
+std::vector<border_row> border_rows() {
+  constexpr std::uint64_t kSeeds = 1'000'000;
+  constexpr std::uint32_t kMostU = 2000;
+  constexpr std::uint64_t kLargest = std::uint64_t{1} << 40;  // the weight of the second token
+  std::vector<border_row> rows;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const std::uint32_t u = reference::philox({0, 0, 0, 0}, {static_cast<std::uint32_t>(seed), 0})[0] >> 8;
+    if (u == 0 || u > kMostU) continue;
+    // The first token's share of S is about u / 2^24.
+    const auto near = static_cast<std::uint64_t>(static_cast<double>(u) * 0x1p40 / (0x1p24 - u));
+    for (std::uint64_t weight = near - 1; weight <= near + 2; ++weight) {
+      const std::uint64_t product = u * (weight + kLargest);  // fits: u is small
+      const std::uint64_t r = product >> 24;
+      if (r != weight && r + 1 != weight) continue;
+      const bool is_upper_half = (product >> 23) % 2 == 1;
+      if (const std::optional<float> logit = logit_of_weight(weight)) {
+        rows.push_back({*logit, seed, weight > r ? 0 : 1, weight == r + 1 && is_upper_half});
+      }
+    }
+  }
+  return rows;
+}
+
+TEST_P(SampleOnDevice, DrawsAreRoundedDown) {
+  const std::vector<border_row> rows = border_rows();
+  const auto count = [&](auto&& holds) { return std::count_if(rows.begin(), rows.end(), holds); };
+  ASSERT_GE(count([](const border_row& row) { return row.is_rounded_down; }), 3);
+  ASSERT_GE(count([](const border_row& row) { return row.token == 1; }), 3);
+  std::vector<float> logits;
+  std::vector<std::uint64_t> seeds;
+  for (const border_row& row : rows) {
+    logits.insert(logits.end(), {row.logit, 0.0f});
+    seeds.push_back(row.seed);
+  }
+  for (const sample_way& how : sample_ways_of(where_)) {
+    const forced_sample_way forced(how);
+    const stream s(where_);
+    device_copy<float> device_logits(s, logits);
+    device_copy<std::uint64_t> device_seeds(s, seeds);
+    std::vector<std::int32_t> tokens(rows.size(), -2);
+    device_copy<std::int32_t> device_tokens(s, tokens);
+    sample(s, value_matrix(device_logits.data(), value_type::f32, std::ssize(rows), 2, 2),
+           {.seed = device_seeds.data()}, {.tokens = device_tokens.data()});
+    device_tokens.download(s, tokens);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(tokens[i], rows[i].token) << how.where.name() << " " << how.isa << " " << how.algorithm << " logits "
+                                          << fmt::format("{:a}", rows[i].logit) << " and 0, seed " << rows[i].seed;
     }
   }
 }
