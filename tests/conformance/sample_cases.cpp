@@ -181,7 +181,7 @@ std::vector<sample_case> filter_sample_cases() {
   std::vector<sample_case> cases;
   const auto add = [&](sample_case what) {
     what.rows = 3;
-    what.vocab = 4097;
+    if (what.vocab == 1) what.vocab = 4097;
     what.type = kLogitTypes[cases.size() % std::size(kLogitTypes)];
     what.parameters = "seed_rows";
     what.seed = 1000 + cases.size();
@@ -194,6 +194,10 @@ std::vector<sample_case> filter_sample_cases() {
     for (const float top_p : kTopPs) add({.distribution = distribution, .top_p = top_p});
     for (const float min_p : kMinPs) add({.distribution = distribution, .min_p = min_p});
     for (const float temperature : kTemperatures) add({.distribution = distribution, .temperature = temperature});
+  }
+  // Of 2^12 equal tokens top_p keeps two from P = 2^20 + 1 on: P is 2^20 and 3, 4, 5 and 12 eighths here.
+  for (const float top_p : {0x1.000006p-12f, 0x1.000008p-12f, 0x1.00000ap-12f, 0x1.000018p-12f}) {
+    add({.vocab = 4096, .distribution = "all_equal", .top_p = top_p});
   }
   return cases;
 }
