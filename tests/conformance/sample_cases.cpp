@@ -177,6 +177,31 @@ std::vector<sample_case> covering_sample_cases(std::int64_t max_elements, std::u
   return cases;
 }
 
+std::vector<sample_case> filter_sample_cases() {
+  std::vector<sample_case> cases;
+  const auto add = [&](sample_case what) {
+    what.rows = 3;
+    if (what.vocab == 1) what.vocab = 4097;
+    what.type = kLogitTypes[cases.size() % std::size(kLogitTypes)];
+    what.parameters = "seed_rows";
+    what.seed = 1000 + cases.size();
+    cases.push_back(what);
+  };
+  for (const std::string_view distribution : {"normal", "normal_3", "ties_90", "all_equal", "coarse"}) {
+    for (const std::int32_t top_k : {1, 2, 50, 64, 65, 1000, 1024, 1025, 2047, 2048, 2049, 4096}) {
+      add({.distribution = distribution, .top_k = top_k});
+    }
+    for (const float top_p : kTopPs) add({.distribution = distribution, .top_p = top_p});
+    for (const float min_p : kMinPs) add({.distribution = distribution, .min_p = min_p});
+    for (const float temperature : kTemperatures) add({.distribution = distribution, .temperature = temperature});
+  }
+  // Of 2^12 equal tokens top_p keeps two from P = 2^20 + 1 on: P is 2^20 and 3, 4, 5 and 12 eighths here.
+  for (const float top_p : {0x1.000006p-12f, 0x1.000008p-12f, 0x1.00000ap-12f, 0x1.000018p-12f}) {
+    add({.vocab = 4096, .distribution = "all_equal", .top_p = top_p});
+  }
+  return cases;
+}
+
 std::vector<sample_case> border_sample_cases() {
   std::vector<sample_case> cases;
   const auto add = [&](sample_case what) {

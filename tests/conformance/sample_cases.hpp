@@ -138,25 +138,30 @@ std::string describe(const sample_case& what, const sample_way& how);
 std::pair<sample_case, sample_way> parse_sample_case(const std::string& line);
 
 // What cases, and rows' own parameters, are chosen from beside the tables above and logit_distributions(). A
-// temperature of 3e38 makes log2e / T a denormal, one of 1e-38 makes it more than 2^100.
+// temperature of 3e38 makes log2e / T a denormal, one of 1e-38 makes it more than 2^100. A filter is often off, since
+// each hides what another does.
 inline constexpr value_type kLogitTypes[] = {value_type::f32, value_type::f16, value_type::bf16};
 inline constexpr std::int64_t kBatches[] = {1, 2, 5, 33};
 inline constexpr std::int64_t kVocabs[] = {1,   2,    3,    31,   32,    33,    127,   128,
                                            129, 1000, 4096, 4097, 16385, 32000, 50257, 128256};
 inline constexpr float kTemperatures[] = {0.0f, -0.0f, 1e-38f, 1e-6f, 0.5f, 1.0f, 1.7f, 100.0f, 3e38f};
-inline constexpr float kTopPs[] = {0.0f, 1e-9f, 0.1f, 0.5f, 0.95f, 0.999f, 0x1.fffffep-1f, 1.0f, 2.0f, -1.0f};
-inline constexpr float kMinPs[] = {0.0f, 1e-40f, 1e-4f, 0.05f, 1.0f};
+inline constexpr float kTopPs[] = {0.0f,           1e-9f, 0.1f, 0.5f, 0.95f, 0.999f,
+                                   0x1.fffffep-1f, 1.0f,  1.0f, 1.0f, 2.0f,  -1.0f};
+inline constexpr float kMinPs[] = {0.0f, 0.0f, 0.0f, 1e-40f, 1e-4f, 0.05f, 1.0f};
 inline constexpr std::int32_t kTopNs[] = {0, 1, 5, 20, 1000};
 inline constexpr std::int64_t kAllButOne = -2;  ///< of the vocabulary
 inline constexpr std::int64_t kAll = -3;
 inline constexpr std::int64_t kMoreThanAll = -4;
-inline constexpr std::int64_t kTopKs[] = {0, 1, 2, 50, 64, 65, 1000, 2048, kAllButOne, kAll, kMoreThanAll};
+inline constexpr std::int64_t kTopKs[] = {0, 0, 0, 1, 2, 50, 64, 65, 1000, 2048, kAllButOne, kAll, kMoreThanAll};
 
 /// One of kTopKs as the parameter's value.
 std::int32_t top_k_of(std::int64_t entry, std::int64_t vocab);
 
 /// Cases that have every pair of values of any two factors whose logits are no more than `max_elements`.
 std::vector<sample_case> covering_sample_cases(std::int64_t max_elements, std::uint64_t seed);
+
+/// Each filter alone, at every value, over data of few and of many ties.
+std::vector<sample_case> filter_sample_cases();
 
 /// The vocabularies of models, and both sides of the one at which a GPU changes its algorithm: of these none is left
 /// out.

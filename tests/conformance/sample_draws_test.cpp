@@ -15,6 +15,7 @@
 #include "conformance/sample_harness.hpp"
 #include "conformance/sample_on_device.hpp"
 #include "conformance/sample_values.hpp"
+#include "reference/sample.hpp"
 
 namespace shortlist::conformance {
 namespace {
@@ -86,6 +87,101 @@ TEST(SampleDraws, EveryWayDrawsTheSameTokens) {
                                                   how.where.name(), how.isa, how.algorithm, shape.rows, shape.vocab,
                                                   to_string(shape.type), ways[0].where.name(), ways[0].isa);
       }
+    }
+  }
+}
+
+// --- exactly at the border ------------------------------------------------------------------------------------------
+
+/// Three tokens, the last at 0: the logits of the others and the row's seed are such that floor(u * S / 2^24) is the
+/// sum of the others' weights, or the integer before.
+struct border_row {
+  float logits[3];
+  std::uint64_t seed;
+  std::int32_t token;    ///< that is drawn
+  bool is_rounded_down;  ///< with the nearest integer it would be the last
+};
+
+/// A weight at temperature 1 beside a token at 0.
+std::uint64_t weight_of(float logit) {
+  constexpr float kLog2e = 0x1.715476p+0f;
+  return reference::weight(logit * kLog2e);
+}
+float logit_near(std::uint64_t weight) { return static_cast<float>(std::log(static_cast<double>(weight) * 0x1p-40)); }
+
+std::optional<float> logit_of(std::uint64_t weight) {
+  constexpr int kNeighbours = 8;
+  float logit = logit_near(weight);
+  for (int i = 0; i < kNeighbours; ++i) logit = std::nextafter(logit, -HUGE_VALF);
+  for (int i = 0; i < 2 * kNeighbours; ++i) {
+    if (weight_of(logit) == weight) return logit;
+    logit = std::nextafter(logit, 0.0f);
+  }
+  return {};
+}
+
+/// A row with this sum of the first two weights: what the first one's logit leaves is so small that a logit has it.
+std::optional<border_row> border_row_of(std::uint64_t sum, std::uint64_t seed) {
+  constexpr std::uint64_t kLeft = 1 << 17;
+  if (sum < 2 * kLeft) return {};
+  const float first = logit_near(sum - kLeft);
+  if (weight_of(first) >= sum) return {};
+  const std::optional<float> second = logit_of(sum - weight_of(first));
+  if (!second) return {};
+  return border_row{.logits = {first, *second, 0.0f}, .seed = seed, .token = 0, .is_rounded_down = false};
+}
+
+/// Of seeds whose u is small enough that products fit 64 bits, and weights what logits can have.
+std::vector<border_row> border_rows() {
+  constexpr std::uint64_t kSeeds = 20'000;
+  constexpr std::uint32_t kMostU = 1 << 18;
+  constexpr std::uint64_t kLargest = std::uint64_t{1} << 40;  // the weight of the last token
+  std::vector<border_row> rows;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const std::uint32_t u = reference::philox({0, 0, 0, 0}, {static_cast<std::uint32_t>(seed), 0})[0] >> 8;
+    if (u > kMostU) continue;
+    // Where the others' share of S is u / 2^24.
+    const auto near = static_cast<std::uint64_t>(static_cast<double>(u) * 0x1p40 / (0x1p24 - u));
+    for (std::uint64_t sum = near; sum <= near + 2; ++sum) {
+      const std::uint64_t product = u * (sum + kLargest);
+      const std::uint64_t r = product >> 24;
+      if (r != sum && r + 1 != sum) continue;
+      if (std::optional<border_row> row = border_row_of(sum, seed)) {
+        row->token = r < sum ? 1 : 2;
+        row->is_rounded_down = r < sum && (product >> 23) % 2 == 1;
+        rows.push_back(*row);
+      }
+    }
+  }
+  return rows;
+}
+
+TEST_P(SampleOnDevice, DrawsAreRoundedDown) {
+  constexpr std::int64_t kEnough = 50;
+  const std::vector<border_row> rows = border_rows();
+  const auto count = [&](auto&& holds) { return std::count_if(rows.begin(), rows.end(), holds); };
+  ASSERT_GE(count([](const border_row& row) { return row.is_rounded_down; }), kEnough);
+  ASSERT_GE(count([](const border_row& row) { return row.token == 2; }), kEnough);
+  std::vector<float> logits;
+  std::vector<std::uint64_t> seeds;
+  for (const border_row& row : rows) {
+    logits.insert(logits.end(), std::begin(row.logits), std::end(row.logits));
+    seeds.push_back(row.seed);
+  }
+  for (const sample_way& how : sample_ways_of(where_)) {
+    const forced_sample_way forced(how);
+    const stream s(where_);
+    device_copy<float> device_logits(s, logits);
+    device_copy<std::uint64_t> device_seeds(s, seeds);
+    std::vector<std::int32_t> tokens(rows.size(), -2);
+    device_copy<std::int32_t> device_tokens(s, tokens);
+    sample(s, value_matrix(device_logits.data(), value_type::f32, std::ssize(rows), 3, 3),
+           {.seed = device_seeds.data()}, {.tokens = device_tokens.data()});
+    device_tokens.download(s, tokens);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(tokens[i], rows[i].token)
+          << fmt::format("{} {} {}: logits {:a}, {:a} and 0, seed {}", how.where.name(), how.isa, how.algorithm,
+                         rows[i].logits[0], rows[i].logits[1], rows[i].seed);
     }
   }
 }
