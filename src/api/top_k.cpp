@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "api/checks.hpp"
 #include "api/registry.hpp"
 #include "core/backend.hpp"
 #include "core/message.hpp"
@@ -19,35 +20,12 @@ namespace {
 
 constexpr int kMaxIterations = 64;  // more bisections than fp32 has bits for change nothing
 
-/// Whether elements with these strides end within what a program can address.
-bool addressable(const value_matrix& matrix) {
-  const double last = static_cast<double>(matrix.rows) * static_cast<double>(matrix.row_stride) +
-                      static_cast<double>(matrix.cols) * static_cast<double>(matrix.col_stride);
-  const double outputs = static_cast<double>(matrix.rows) * static_cast<double>(matrix.cols);
-  constexpr double kMost = 0x1p60;
-  return last * static_cast<double>(size_bytes(matrix.type)) < kMost && outputs * sizeof(std::int64_t) < kMost;
-}
-
 void check_matrix(const value_matrix& matrix) {
   if (to_string(matrix.type) == "unknown") {
     core::throw_invalid("matrix.type", static_cast<std::int64_t>(matrix.type), "f32, f16, bf16 or f64");
   }
-  if (matrix.rows < 0) core::throw_invalid("matrix.rows", matrix.rows, "0 or more");
-  if (matrix.cols < 0) core::throw_invalid("matrix.cols", matrix.cols, "0 or more");
   if (matrix.cols > core::kMaxRows) core::throw_invalid("matrix.cols", matrix.cols, "at most 2^32 - 1");
-  if (matrix.row_stride < 1 && matrix.rows > 1)
-    core::throw_invalid("matrix.row_stride", matrix.row_stride, "1 or more");
-  if (matrix.col_stride < 1 && matrix.cols > 1)
-    core::throw_invalid("matrix.col_stride", matrix.col_stride, "1 or more");
-  if (!addressable(matrix)) {
-    core::throw_invalid(
-        "matrix",
-        fmt::format("{} x {} with strides {} and {}", matrix.rows, matrix.cols, matrix.row_stride, matrix.col_stride),
-        "what 2^60 bytes hold");
-  }
-  if (!matrix.data && matrix.rows > 0 && matrix.cols > 0) {
-    core::throw_invalid("matrix.data", "null", fmt::format("{} rows of {} columns", matrix.rows, matrix.cols));
-  }
+  api::check_layout("matrix", matrix);
 }
 
 void check_options(const value_matrix& matrix, const top_k_options& options) {
