@@ -523,6 +523,7 @@ class faulty_backend final : public core::backend {
     real_.flat_search_host(s, memory, corpus, request);
   }
   void top_k(void* s, const core::top_k_request& request) override { real_.top_k(s, request); }
+  void sample(void* s, const core::sample_request& request) override { real_.sample(s, request); }
 
  private:
   void step() {

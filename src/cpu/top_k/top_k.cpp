@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
 #include "cpu/top_k/border.hpp"
 #include "cpu/top_k/kernels.hpp"
 
@@ -28,9 +28,6 @@ constexpr std::int64_t kChunk = 8192;  // values of a filtered row at a time: th
 constexpr std::int64_t kFilterCols = 2 * kChunk;             // rows from here on are filtered,
 constexpr std::int64_t kFilterShare = 128;                   // if at most one value in so many is among the best
 constexpr std::int64_t kPartCols = 4 * kChunk;               // of a row that workers share; a shorter part does not pay
-constexpr std::int64_t kGrabBytes = std::int64_t{64} << 10;  // of rows that a worker takes at a time
-constexpr std::int64_t kSerialValues = std::int64_t{32}
-                                       << 10;  // a matrix of fewer is done before another core has woken up
 constexpr std::int64_t kKeptBytes = std::int64_t{32} << 20;  // of scratch that a thread keeps between calls
 constexpr std::int64_t kRankedByCounting = 512;              // best columns are; more are sorted
 constexpr std::int64_t kSortShare =
@@ -373,38 +370,14 @@ void select_row(const job& work, std::int64_t index, border_guess& guess, scratc
   }
 }
 
-/// A thread's scratch, which is not kept if a call has made it large.
-class thread_scratch {
- public:
-  thread_scratch() = default;
-  ~thread_scratch() { memory_.forget_if_large(); }
-  thread_scratch(const thread_scratch&) = delete;
-  thread_scratch& operator=(const thread_scratch&) = delete;
-  scratch& operator*() { return memory_; }
-
- private:
-  static scratch& of_this_thread() {
-    thread_local scratch memory;
-    return memory;
-  }
-  scratch& memory_ = of_this_thread();
-};
-
 void top_k_of_whole_rows(const job& work) {
   const value_matrix& matrix = work.request.matrix;
-  const std::int64_t row_bytes = std::max<std::int64_t>(matrix.cols * work.value_bytes, 1);
-  const std::int64_t grab = std::clamp<std::int64_t>(kGrabBytes / row_bytes, 1, matrix.rows);
-  const std::int64_t grabs = (matrix.rows + grab - 1) / grab;
-  const bool serial = static_cast<double>(matrix.rows) * static_cast<double>(matrix.cols) <= kSerialValues;
-  const std::int64_t slots = serial ? 1 : std::min<std::int64_t>(thread_count(), grabs);
-  std::atomic<std::int64_t> next = 0;
-  for_each_slot(static_cast<int>(slots), [&](int) {
-    thread_scratch memory;
+  row_queue rows(matrix.rows, std::max<std::int64_t>(matrix.cols * work.value_bytes, 1));
+  const double values = static_cast<double>(matrix.rows) * static_cast<double>(matrix.cols);
+  for_each_slot(rows.slots(values), [&](int) {
+    thread_scratch<scratch> memory;
     border_guess guess(std::min(work.k(), matrix.cols), matrix.cols);
-    for (std::int64_t taken = next++; taken < grabs; taken = next++) {
-      const std::int64_t end = std::min((taken + 1) * grab, matrix.rows);
-      for (std::int64_t index = taken * grab; index < end; ++index) select_row(work, index, guess, *memory);
-    }
+    rows.drain([&](std::int64_t index) { select_row(work, index, guess, *memory); });
   });
 }
 
@@ -416,7 +389,7 @@ void top_k_of_split_row(const job& work, std::int64_t index) {
   std::vector<std::uint64_t> candidates(static_cast<std::size_t>(parts * room));
   std::vector<std::int64_t> counts(static_cast<std::size_t>(parts));
   for_each_slot(static_cast<int>(parts), [&](int part) {
-    thread_scratch memory;
+    thread_scratch<scratch> memory;
     const std::int64_t first = row.count * part / parts;
     const std::int64_t end = row.count * (part + 1) / parts;
     counts[static_cast<std::size_t>(part)] =
@@ -429,7 +402,7 @@ void top_k_of_split_row(const job& work, std::int64_t index) {
     count += counts[static_cast<std::size_t>(part)];
   }
   count = prune(candidates.data(), count, work.k());
-  thread_scratch memory;
+  thread_scratch<scratch> memory;
   write_candidates(work, index, row, candidates.data(), count, *memory);
 }
 
