@@ -41,7 +41,7 @@ void run(const std::filesystem::path& folder) {
   way ways[] = {{"greedy", {.temperature = 0.0f}},
                 {"t 0.8, top_k 50, top_p 0.95",
                  {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .seed = 7u, .offset = offsets.data()}},
-                {"min_p 0.1", {.min_p = 0.1f, .seed = 7u, .offset = offsets.data()}}};
+                {"min_p 0.1", {.min_p = 0.1f, .seed = 8u, .offset = offsets.data()}}};
 
   const sl::stream s(sl::device::cpu());
   std::vector<std::int32_t> likely(rows * kLikely);

@@ -65,10 +65,10 @@ struct sample_params {
   per_row<float> repetition_penalty = 1.0f;  ///< > 0; of tokens in `prompt` or `generated`
   per_row<float> presence_penalty = 0.0f;    ///< of tokens in `generated`
   per_row<float> frequency_penalty = 0.0f;   ///< the same, for each time they are there
-  token_rows prompt;
-  token_rows generated;
-  logit_bias bias;
-  token_mask allowed;
+  token_rows prompt = {};
+  token_rows generated = {};
+  logit_bias bias = {};
+  token_mask allowed = {};
 };
 
 /// What became of a row.
