@@ -1,4 +1,5 @@
-// `shortlist explain` and `explain-top-k`: the plan of a search or a row-wise top k, from its shape alone.
+// `shortlist explain`, `explain-top-k` and `explain-sample`: the plan of a search, of a row-wise top k or of a sampling
+// step, from its shape alone.
 // `shortlist devices`: where it could run.
 #include <fmt/core.h>
 
@@ -26,6 +27,12 @@ struct explain_top_k_options {
   std::string device = "best";
 };
 
+struct explain_sample_options {
+  sample_shape shape;
+  std::string type = "f32";
+  std::string device = "best";
+};
+
 void print_plan(std::string text) {
   if (!text.ends_with('\n')) text += '\n';
   fmt::print("{}", text);
@@ -42,6 +49,12 @@ void explain_rows(const explain_top_k_options& options) {
   top_k_shape shape = options.shape;
   shape.type = parse_value_type(options.type);
   if (options.indices_as == "i32") shape.indices_as = index_type::i32;
+  print_plan(explain(device::parse(options.device), shape));
+}
+
+void explain_step(const explain_sample_options& options) {
+  sample_shape shape = options.shape;
+  shape.type = parse_value_type(options.type);
   print_plan(explain(device::parse(options.device), shape));
 }
 
@@ -98,6 +111,25 @@ void add_explain_top_k(CLI::App& app, action& chosen) {
       "  shortlist explain-top-k --rows 1048576 --cols 256 -k 32\n"
       "  shortlist explain-top-k --rows 1 --cols 1000000000 -k 100 --sorted --device cuda");
   command->callback([options, &chosen] { chosen = [options] { explain_rows(*options); }; });
+}
+
+void add_explain_sample(CLI::App& app, action& chosen) {
+  auto options = std::make_shared<explain_sample_options>();
+  CLI::App* command =
+      app.add_subcommand("explain-sample", "Print the plan of a sampling step: algorithm, reason, bytes to read");
+  command->add_option("-n,--rows", options->shape.rows, "rows of the logits")->required()->type_name("N");
+  command->add_option("-v,--vocab", options->shape.vocab, "tokens of the vocabulary")->required()->type_name("V");
+  command->add_option("-k,--top-k", options->shape.top_k, "how many remain; 0: all, or a number for each row")
+      ->capture_default_str()
+      ->type_name("K");
+  command->add_option("-t,--type", options->type, "of the logits: f32, f16 or bf16")
+      ->capture_default_str()
+      ->type_name("TYPE");
+  command->add_option("-d,--device", options->device, kDeviceHelp)->capture_default_str()->type_name("DEVICE");
+  command->footer(
+      "SHORTLIST_FORCE_SAMPLE=name overrides the plan.\n"
+      "Example:\n  shortlist explain-sample --rows 64 --vocab 128256 --type bf16 --top-k 50");
+  command->callback([options, &chosen] { chosen = [options] { explain_step(*options); }; });
 }
 
 void add_devices(CLI::App& app, action& chosen) {

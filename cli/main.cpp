@@ -69,8 +69,10 @@ int run(int argc, char** argv) {
   program::add_search(app, chosen);
   program::add_info(app, chosen);
   program::add_top_k(app, chosen);
+  program::add_sample(app, chosen);
   program::add_explain(app, chosen);
   program::add_explain_top_k(app, chosen);
+  program::add_explain_sample(app, chosen);
   program::add_bench(app, chosen);
   program::add_devices(app, chosen);
   program::add_demo(app, chosen);

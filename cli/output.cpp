@@ -74,6 +74,18 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
   file.finish();
 }
 
+void check_npy_name(std::string_view option, const std::filesystem::path& path) {
+  if (path.empty() || path.extension() == ".npy") return;
+  throw invalid_argument(fmt::format("{} is {}; allowed is a name that ends in .npy", option, path.string()));
+}
+
+void check_other_file(std::string_view option, const std::filesystem::path& path, std::string_view other_option,
+                      const std::filesystem::path& other) {
+  if (path.empty() || path != other) return;
+  throw invalid_argument(
+      fmt::format("{} is {}; allowed is another file than that of {}", option, path.string(), other_option));
+}
+
 hold_interrupts::hold_interrupts() : interrupt_{}, terminate_{} {
   struct sigaction once {};
   once.sa_handler = hold;

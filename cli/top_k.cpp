@@ -6,14 +6,12 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
+#include "arrays.hpp"
 #include "command.hpp"
 #include "output.hpp"
 #include "shortlist/shortlist.hpp"
@@ -40,27 +38,6 @@ struct top_k_command {
   bool prints() const { return values.empty() && indices.empty() && mask.empty(); }
 };
 
-/// What the op writes to: host memory, for which a buffer stands in on a device other than the CPU.
-class output_array {
- public:
-  void allocate(const stream& s, std::int64_t bytes) {
-    bytes = std::max<std::int64_t>(bytes, 1);  // an output of no rows has an address too
-    host_.resize(static_cast<std::size_t>(bytes));
-    if (s.where().kind() != device_kind::cpu) copy_.emplace(s.where(), bytes);
-  }
-  void download(const stream& s) {
-    if (copy_) copy_->download(s, host_.data());
-  }
-
-  /// On the stream's device; null if it was not allocated.
-  void* data() { return copy_ ? copy_->data() : host_.data(); }
-  const std::byte* host() const { return host_.data(); }
-
- private:
-  std::vector<std::byte> host_;
-  std::optional<buffer> copy_;
-};
-
 struct answer {
   std::int64_t rows = 0;
   std::int64_t k = 0;
@@ -78,12 +55,8 @@ answer compute(const top_k_command& command, const matrix_data& matrix) {
   const stream s(device::parse(command.device));
 
   value_matrix input = matrix.view();
-  std::optional<buffer> input_copy;
-  if (s.where().kind() != device_kind::cpu) {
-    input_copy.emplace(s.where(), std::ssize(matrix.data));
-    input_copy->upload(s, matrix.data.data());
-    input.data = input_copy->data();
-  }
+  const input_array values(s, matrix.data);
+  input.data = values.data();
 
   // A k that top_k refuses is not to be allocated before.
   const std::int64_t places = matrix.rows * std::clamp(found.k, std::int64_t{0}, matrix.cols);
@@ -105,13 +78,6 @@ answer compute(const top_k_command& command, const matrix_data& matrix) {
 
   for (output_array* output : {&found.values, &found.indices, &found.mask}) output->download(s);
   return found;
-}
-
-template <class T>
-T load(const std::byte* data, std::int64_t element) {
-  T value;
-  std::memcpy(&value, data + element * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-  return value;
 }
 
 /// Exact: fp32 has all values of fp16.
@@ -188,16 +154,10 @@ void write(const top_k_command& command, const matrix_data& matrix, const answer
 }
 
 void check_outputs(const top_k_command& command) {
-  const std::pair<const char*, const std::filesystem::path&> outputs[] = {
-      {"--values", command.values}, {"--indices", command.indices}, {"--mask", command.mask}};
-  for (const auto& [option, path] : outputs) {
-    if (path.empty() || path.extension() == ".npy") continue;
-    throw invalid_argument(fmt::format("{} is {}; allowed is a name that ends in .npy", option, path.string()));
-  }
-  if (!command.values.empty() && command.values == command.indices) {
-    throw invalid_argument(
-        fmt::format("--indices is {}; allowed is another file than that of --values", command.indices.string()));
-  }
+  check_npy_name("--values", command.values);
+  check_npy_name("--indices", command.indices);
+  check_npy_name("--mask", command.mask);
+  check_other_file("--indices", command.indices, "--values", command.values);
 }
 
 void select(top_k_command command) {

@@ -138,10 +138,10 @@ done >base.bvecs
 run 0 --version
 check 'version' grep -Eq '^shortlist [0-9]+\.[0-9]+\.[0-9]+$' out
 run 0 --help
-for command in build search info top-k explain explain-top-k bench devices demo; do
+for command in build search info top-k sample explain explain-top-k explain-sample bench devices demo; do
   check "--help lists $command" grep -q "^  $command " out
 done
-for command in build search info top-k explain explain-top-k bench devices demo; do
+for command in build search info top-k sample explain explain-top-k explain-sample bench devices demo; do
   "$program" $command --help >help 2>err
   check "$command --help has an example" grep -q "^  shortlist $command" help
 done
@@ -426,6 +426,197 @@ fails 1 'big_endian.npy.*big-endian' top-k big_endian.npy -k 1
 fails 1 "bytes.npy.*descr is '.u1'; allowed is <f4, <f2 and <f8" top-k bytes.npy -k 1
 check 'nothing was written' test ! -e x.npy
 
+# ---- sample -----------------------------------------------------------------------------------------------------
+
+# Whole-numbered logits: the best token is known, and so is what is drawn of equal ones.
+
+# draw SEED OFFSET COUNT: which of COUNT tokens of equal weight is drawn, by Philox4x32-10
+draw() {
+  local -i mask=0xFFFFFFFF i product0 product1
+  local -i key0=$(($1 & mask)) key1=$((($1 >> 32) & mask)) x0=$(($2 & mask)) x1=$((($2 >> 32) & mask)) x2=0 x3=0
+  for ((i = 0; i < 10; ++i)); do
+    product0=$((0xD2511F53 * x0))
+    product1=$((0xCD9E8D57 * x2))
+    x0=$((((product1 >> 32) & mask) ^ x1 ^ key0))
+    x1=$((product1 & mask))
+    x2=$((((product0 >> 32) & mask) ^ x3 ^ key1))
+    x3=$((product0 & mask))
+    key0=$(((key0 + 0x9E3779B9) & mask))
+    key1=$(((key1 + 0xBB67AE85) & mask))
+  done
+  echo $((((x0 >> 8) * $3) >> 24))
+}
+
+repeat() { for ((i = 0; i < $1; ++i)); do echo "$2"; done; }
+draws() { # SEED OFFSET COUNT: of all rows
+  for ((i = 0; i < rows; ++i)); do draw "$1" $(($2 + i)) "$3"; done
+}
+# greedy AWK: the best token of each row, where the expression is added to `value`, which is at `row` and `column`
+greedy() {
+  awk "{ row = \$1; column = \$2; value = \$3; value += $1; print row, column, value }" elements |
+    sort -k1,1n -k3,3gr -k2,2n | first_of_each_row 1 | cut -d' ' -f2
+}
+# sampled LINES ARGUMENTS...: the tokens are those of the file, a line a row
+sampled() {
+  local lines=$1
+  shift
+  run 0 sample "$@" -d cpu --tokens tokens.npy
+  check 'no table beside files' test ! -s out
+  check_npy tokens.npy '<i4' "$(wc -l <"$lines"), 1" d4 "$lines" 1
+}
+# The fields of the table's lines: token, log-probability or status, kept.
+table_field() { tail -n +2 out | awk -v field="$1" '{ print $field }' | xargs; }
+
+equal_count=8
+{ npy '<f4' "$rows, $equal_count" && head -c $((4 * rows * equal_count)) /dev/zero; } >equal.npy
+for key in '0 0' '7 0' '7 5' '12345678901234 98765432109876'; do
+  read -r seed offset <<<"$key"
+  draws "$seed" "$offset" $equal_count >drawn
+  sampled drawn equal.npy --seed "$seed" --offset "$offset"
+  sampled drawn equal.npy --seed "$seed" --offset "$offset" --top-p 1 --min-p 1 --temperature 3
+  draws "$seed" "$offset" 3 >drawn
+  sampled drawn equal.npy --seed "$seed" --offset "$offset" -k 3
+done
+draws 0 0 $equal_count >drawn
+check 'not all draws are equal' test "$(sort -u drawn | wc -l)" -gt 1
+
+repeat $rows 0 >first
+sampled first equal.npy --temperature 0
+sampled first equal.npy -k 1 --seed 9
+greedy 0 >best
+for input in base fortran base_f2; do sampled best $input.npy --temperature 0 --seed 9; done
+
+# The log-probability of one of eight: -(3 * fp32(ln 2)), rounded once.
+run 0 sample equal.npy -d cpu --logprobs logprobs.npy
+repeat $rows c0051592 >eighth
+check_npy logprobs.npy '<f4' "$rows, 1" x4 eighth 1
+sampled first equal.npy --temperature 0 --logprobs both.npy
+check 'both files at once' cmp -s both.npy logprobs.npy
+
+# Penalties, bias and mask: tokens of both files, -1 and tokens beyond the vocabulary left alone.
+mapfile -t best_tokens <best
+both=()
+for ((i = 0; i < rows; ++i)); do both+=($(((i * 3) % dim)) $((i % 2 ? -1 : 99))); done
+{ npy '<i4' "$rows, 1" && hex_bytes 4 "${best_tokens[@]}"; } >best_tokens.npy
+{ npy '<i8' "$rows, 2" && hex_bytes 8 "${both[@]}"; } >history.npy
+{ npy '<i4' '3,' && hex_bytes 4 1 1 -1; } >one_row.npy
+greedy '(column == row * 3 % 5) * -4' >expected_tokens
+sampled expected_tokens base.npy --temperature 0 --generated history.npy --presence 4
+sampled expected_tokens base.npy --temperature 0 --generated history.npy --frequency 4 --prompt best_tokens.npy
+check 'penalties change what is best' differ expected_tokens best
+sampled best base.npy --temperature 0 --generated history.npy --presence 0
+greedy '(column == 1) * -6' >expected_tokens
+sampled expected_tokens base.npy --temperature 0 --generated one_row.npy --frequency 3
+sampled expected_tokens base.npy --temperature 0 --generated one_row.npy --frequency 2.5 --presence 1
+greedy '(column == row * 3 % 5) * -0.875 * value' >expected_tokens
+for file in prompt generated; do
+  sampled expected_tokens base.npy --temperature 0 --repetition 8 --$file history.npy
+done
+
+greedy '(column == 2) * 4' >expected_tokens
+{ npy '<f4' '1, 5' && floats 0 0 4 0 0; } >bias.npy
+sampled expected_tokens base.npy --temperature 0 --bias bias.npy
+check 'the bias changes what is best' differ expected_tokens best
+for ((i = 0; i < rows; ++i)); do
+  for ((j = 0; j < dim; ++j)); do echo $((j == i % dim ? 100 : 0)); done
+done >marks
+{ mapfile -t marked <marks && npy '<f4' "$rows, $dim" && floats "${marked[@]}"; } >biases.npy
+{ npy '|u1' "$rows, $dim" && hex_bytes 1 "${marked[@]}"; } >marked.npy
+for ((i = 0; i < rows; ++i)); do echo $((i % dim)); done >expected_tokens
+sampled expected_tokens base.npy --bias biases.npy
+sampled expected_tokens base.npy --allowed marked.npy
+{ npy '|u1' "1, $dim" && hex_bytes 1 0 1 0 1 1; } >mask.npy
+greedy '(column == 0 || column == 2) * -100' >expected_tokens
+sampled expected_tokens base.npy --temperature 0 --allowed mask.npy
+
+# Weights 1 and 1/e, and a hundred of e^-5: 12 of them hold 0.7 of all, but one holds 0.7 of the first two.
+{ npy '<f4' '102,' && floats 0 -1 && for ((i = 0; i < 100; ++i)); do floats -5; done; } >tail.npy
+kept() { # COUNT ARGUMENTS...
+  local count=$1
+  shift
+  run 0 sample tail.npy -d cpu "$@"
+  check "$count tokens are kept" same_text "$(table_field 4)" "$count"
+}
+kept 102
+kept 40 -k 40
+kept 12 --top-p 0.7
+kept 2 --min-p 0.1
+kept 2 --top-p 0.7 --min-p 0.1
+kept 1 --top-p 0.7 --min-p 0.1 --min-p-first
+kept 102 --temperature 3 --min-p 0.1
+kept 1 --temperature 0 -k 40
+
+# The table: a line a row; a row without a token says why.
+{ npy '<f4' '3, 2' && hex_bytes 4 0x3F800000 0x7FC00000 0xFF800000 0xFF800000 0x3F800000 0xFF800000; } >troubled.npy
+run 0 sample troubled.npy -d cpu --top 2 --time
+check 'the head of the table' same_text "$(head -n 1 out | xargs)" 'row token log-probability kept best'
+check 'the table' same_text "$(tail -n +2 out | xargs)" '0 -1 nan_logit 0 1 -1 nothing_allowed 0 2 0 0 1 0 0'
+check 'the times' grep -Eq '^cpu: 24 bytes read in .*; a token of each of 3 rows x 2 in .*, without copies$' err
+run 0 sample equal.npy -d cpu --top 3 --seed 4
+check 'a line a row' test "$(wc -l <out)" -eq $((rows + 1))
+check 'tokens of the table' same_text "$(table_field 2)" "$(draws 4 0 $equal_count | xargs)"
+check 'log-probabilities of the table' same_text "$(table_field 3)" "$(repeat $rows -2.0794415 | xargs)"
+check 'the best of the table' grep -q ' 8   0 -2.0794415, 1 -2.0794415, 2 -2.0794415$' out
+run 0 sample tail.npy -d cpu --top 104 --temperature 0
+check 'as many best tokens as there are' test "$(grep -o , out | wc -l)" -eq 101
+{ npy '<f4' '60, 1' && head -c 240 /dev/zero; } >many.npy
+run 0 sample many.npy -d cpu
+check 'rows left out' grep -q '^shown are 50 of 60 rows; ' out
+{ npy '<f4' '0, 5'; } >no_rows.npy
+run 0 sample no_rows.npy -d cpu --tokens tokens.npy
+npy '<i4' '0, 1' >expected_header
+check 'no rows' cmp -s tokens.npy expected_header
+
+# The device is the best there is; the answer is the same on each, of real logits too.
+real=("$SHORTLIST_REPOSITORY_DATA/logits/logits.npy" --temperature 0.8 -k 50 --top-p 0.95 --seed 7 --generated one_row.npy
+      --presence 1)
+run 0 sample "${real[@]}" --tokens best.npy --logprobs best_logprobs.npy
+run 0 sample "${real[@]}" --tokens tokens.npy --logprobs logprobs.npy -d cpu
+check 'the best device draws the same' cmp -s best.npy tokens.npy
+check 'and as likely' cmp -s best_logprobs.npy logprobs.npy
+run 0 sample "${real[@]}" --tokens best.npy -d cpu --offset 1
+check 'another offset is another draw' differ best.npy tokens.npy
+
+rm -f x.npy
+fails 2 'input is required' sample
+fails 2 'temperature is -1; allowed is 0 or more' sample base.npy -d cpu --temperature -1
+fails 2 'temperature is nan' sample base.npy -d cpu --temperature nan
+fails 2 'top_p is nan' sample base.npy -d cpu --top-p nan
+fails 2 'min_p is 1.5; allowed is 0 to 1' sample base.npy -d cpu --min-p 1.5
+fails 2 'top_n is -1; allowed is 0 to 1024' sample base.npy -d cpu --top -1
+fails 2 'top_n is 1025' sample base.npy -d cpu --top 1025
+fails 2 'seed.* is -1; allowed is 0 to 2.64 - 1' sample base.npy --seed -1
+fails 2 'offset.* is -1; allowed is 0 to 2.64 - 1' sample base.npy --offset -1
+fails 2 'logits.type is f64' sample base_f8.npy -d cpu
+fails 2 'repetition_penalty is 0; allowed is above 0' sample base.npy -d cpu --repetition 0 --prompt history.npy
+fails 2 '--repetition is 2; allowed without --prompt and --generated is 1' sample base.npy --repetition 2
+fails 2 'presence requires --generated' sample base.npy --presence 1 --prompt history.npy
+fails 2 'frequency requires --generated' sample base.npy --frequency 1
+fails 2 'presence_penalty is inf' sample base.npy -d cpu --presence inf --generated history.npy
+fails 2 '--prompt has 40 rows; allowed is 1, or 1 as the logits' sample tail.npy -d cpu --prompt history.npy
+{ npy '<i8' '1, 2' && hex_bytes 8 1 $((1 << 31)); } >large_ids.npy
+fails 2 '--generated has the token 2147483648' sample base.npy -d cpu --generated large_ids.npy
+fails 2 '--bias is f16; allowed is f32' sample base.npy -d cpu --bias base_f2.npy
+fails 2 '--bias is in Fortran order' sample base.npy -d cpu --bias fortran.npy
+fails 2 '--bias has 3 rows; allowed is 1, or 40 as the logits' sample base.npy -d cpu --bias troubled.npy
+fails 2 '--bias has 102 columns; allowed is 5 as the logits' sample base.npy -d cpu --bias tail.npy
+fails 2 '--allowed is f32; allowed is u8' sample base.npy -d cpu --allowed base.npy
+fails 2 '--allowed has 5 columns; allowed is 102 as the logits' sample tail.npy -d cpu --allowed mask.npy
+fails 2 '--allowed has 40 rows' sample troubled.npy -d cpu --allowed marked.npy
+fails 2 'excludes' sample base.npy --top 3 --tokens x.npy
+fails 2 'excludes' sample base.npy --top 3 --logprobs x.npy
+fails 2 '--logprobs is x.npy; allowed is another file' sample base.npy --tokens x.npy --logprobs x.npy
+fails 2 '--tokens is x.fbin; allowed is a name that ends in .npy' sample base.npy --tokens x.fbin
+fails 2 '--logprobs is x; allowed' sample base.npy --logprobs x
+fails 2 'abacus' sample base.npy --device abacus
+fails 1 'missing.npy' sample missing.npy
+fails 1 'missing.npy' sample base.npy -d cpu --prompt missing.npy
+fails 1 'missing.npy' sample base.npy -d cpu --bias missing.npy
+fails 1 'missing.npy' sample base.npy -d cpu --allowed missing.npy
+fails 1 'base.npy.*f32' sample base.npy -d cpu --generated base.npy
+fails 1 'no/such/folder' sample base.npy -d cpu --tokens no/such/folder/x.npy
+check 'nothing was written' test ! -e x.npy
+
 # ---- explain, devices, bench ------------------------------------------------------------------------------------
 
 run 0 explain --rows 1000000 --dim 384 --queries 16 -k 100 --device cpu
@@ -454,6 +645,19 @@ fails 2 'cols is 0' explain-top-k --rows 10 --cols 0 -k 1 --device cpu
 fails 2 'k is 9' explain-top-k --rows 10 --cols 8 -k 9 --device cpu
 fails 2 'i8.*f64' explain-top-k --rows 10 --cols 8 -k 1 --type i8 --device cpu
 fails 2 'cols is required' explain-top-k --rows 10 -k 1
+
+run 0 explain-sample --rows 64 --vocab 128256 --type bf16 --device cpu
+check 'the shape of a step' grep -q 'a token of each of 64 rows of 128256 bf16 logits$' out
+check 'the bytes of a step' grep -q '^reads: .* 16.4168 MB$' out
+SHORTLIST_FORCE_SAMPLE=nonsense fails 2 'nonsense.*cpu_rows' explain-sample --rows 9 --vocab 8 -d cpu
+SHORTLIST_FORCE_SAMPLE=cpu_rows run 0 explain-sample --rows 9 --vocab 8 -k 4 -d cpu
+check 'explain-sample shows the forced plan' grep -q 'cpu_rows' out
+fails 2 'rows is 0' explain-sample --rows 0 --vocab 8 -d cpu
+fails 2 'vocab is 0' explain-sample --rows 1 --vocab 0 -d cpu
+fails 2 'vocab is 8388608; allowed is 1 to 8388607' explain-sample --rows 1 --vocab 8388608 -d cpu
+fails 2 'type is f64' explain-sample --rows 1 --vocab 8 -t f64 -d cpu
+fails 2 'i8.*f64' explain-sample --rows 1 --vocab 8 -t i8 -d cpu
+fails 2 'vocab is required' explain-sample --rows 1
 
 run 0 devices
 check 'the CPU comes first' grep -q '^cpu ' <(head -1 out)
@@ -541,9 +745,11 @@ if ((have_gpu == 0)); then
   fails 1 'cuda|CUDA|GPU' search fbin.ip queries.fbin --device cuda
   fails 1 'cuda|CUDA|GPU' bench --device cuda:1
   fails 1 'cuda|CUDA|GPU' top-k base.npy -k 1 --device cuda
+  fails 1 'cuda|CUDA|GPU' sample base.npy --device cuda
 else
   fails 2 '99' search fbin.ip queries.fbin --device cuda:99
   fails 2 '99' top-k base.npy -k 1 --device cuda:99
+  fails 2 '99' sample base.npy --device cuda:99
   SHORTLIST_FORCE_TOP_K=whole_rows fails 2 'warp_rows.*radix_rows' top-k base.npy -k 1 --device cuda
   for plan in '' radix_rows; do
     SHORTLIST_FORCE_TOP_K=$plan run 0 top-k base.npy -k 3 --device cuda --values values.npy --indices cuda.npy
@@ -568,9 +774,11 @@ mkdir full
 { hex_bytes 4 4000 5 && head -c 20000 /dev/zero; } >zeros.u8bin
 run 0 build zeros.u8bin -o zeros.ip
 cp zeros.ip full/zeros.ip
+{ npy '<f4' '4000, 1' && head -c 16000 /dev/zero; } >many_rows.npy
 limited() { (ulimit -f 1 && exec "$program" "$@"); }
 for arguments in 'build zeros.u8bin -o full/zeros.ip' 'search fbin.ip queries.fbin -k 500 -o full/new.ibin' \
-  'search zeros.ip queries.fbin -k 500 -o full/new.json' 'top-k base.npy -k 5 -d cpu --indices full/new.npy'; do
+  'search zeros.ip queries.fbin -k 500 -o full/new.json' 'top-k base.npy -k 5 -d cpu --indices full/new.npy' \
+  'sample many_rows.npy -d cpu --tokens full/new.npy'; do
   last_command="shortlist $arguments, at most 1 KiB a file"
   # shellcheck disable=SC2086 # the arguments are words
   limited $arguments >out 2>err
