@@ -43,7 +43,7 @@ __device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part
   const Held* held = part.held + warp * part.segment;
   const std::uint32_t end = part.filled(warp, kStep);
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
-#pragma unroll 4
+#pragma unroll 2
   for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
     const float4 x = load_four(held + i);
     const float most = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
@@ -59,16 +59,26 @@ __device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part
 
 /// The key of the `wanted`-th best group: so many tokens reach it, or it is that of no candidate. All threads come.
 __device__ __forceinline__ std::uint32_t cut_of_groups(std::uint32_t wanted, sample_scratch& scratch) {
-  if (threadIdx.x < kGroups) {
-    const std::uint32_t mine = scratch.group_best[threadIdx.x];
-    std::uint32_t rank = 0;
-#pragma unroll 8
-    for (std::uint32_t g = 0; g < kGroups; g++) {
-      const std::uint32_t other = scratch.group_best[g];
-      rank += other > mine || (other == mine && g < threadIdx.x);
-    }
-    if (rank == wanted - 1) scratch.group_cut = mine;
+  constexpr std::uint32_t kEach = kThreads / kGroups;  // threads that count for a group, each some of the others
+  const std::uint32_t group = threadIdx.x / kEach;
+  const std::uint32_t first = threadIdx.x % kEach * (kGroups / kEach);
+  const std::uint32_t mine = scratch.group_best[group];
+  std::uint32_t rank = 0;
+  const auto count = [&](std::uint32_t other, std::uint32_t of) {
+    rank += other > mine || (other == mine && of < group);
+  };
+#pragma unroll 4
+  for (std::uint32_t g = first; g < first + kGroups / kEach; g += 4) {
+    const uint4 others = *reinterpret_cast<const uint4*>(scratch.group_best + g);
+    count(others.x, g);
+    count(others.y, g + 1);
+    count(others.z, g + 2);
+    count(others.w, g + 3);
   }
+#pragma unroll
+  for (std::uint32_t offset = 1; offset < kEach; offset *= 2)
+    rank += __shfl_xor_sync(kFullWarp, rank, static_cast<int>(offset));
+  if (first == 0 && rank == wanted - 1) scratch.group_cut = mine;
   __syncthreads();
   return scratch.group_cut;
 }

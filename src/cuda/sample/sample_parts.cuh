@@ -51,9 +51,9 @@ struct drawn_segment {
 
 /// Shared memory of a block, without its part of the row.
 struct sample_scratch {
+  alignas(16) std::uint32_t group_best[kGroups];  // keys of the whole row's groups
   core::row_params params;
-  std::uint32_t group_best[kGroups];  // keys of the whole row's groups
-  std::uint64_t list[kListed];        // of the first block: candidates
+  std::uint64_t list[kListed];  // of the first block: candidates
   union {
     struct {
       std::uint32_t low[kBins];  // a bin's measure, in two words: shared memory adds no longer ones by itself
