@@ -141,7 +141,8 @@ constexpr cpu_top_k_rule kCpuTopKRules[] = {
 
 // What block_rows holds in shared memory: 227 KB are a block's, of which 1 KB is for more than the row and its entries.
 constexpr std::int64_t kBlockRowsBytes = std::int64_t{226} * 1024;
-constexpr std::int64_t kBlockRowsMinCols = 2048;  // its smallest kernel has room for so many
+constexpr std::int64_t kBlockRowsMinCols = 2048;    // its smallest kernel has room for so many
+constexpr std::int64_t kBlockRowsLongest = 32'768;  // from here on there is one more: for all that shared memory holds
 
 constexpr std::int64_t power_of_two_from(std::int64_t least) {
   std::int64_t power = 1;
@@ -154,7 +155,10 @@ constexpr std::int64_t power_of_two_from(std::int64_t least) {
 constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
   const std::int64_t value_bytes = size_bytes(shape.type);
   const std::int64_t brought = 16 / value_bytes - 1;
-  const std::int64_t held = std::clamp(power_of_two_from(shape.cols + brought), kBlockRowsMinCols, kBlockRowsMaxCols);
+  const std::int64_t columns = shape.cols + brought;
+  const std::int64_t held = std::min(
+      columns > kBlockRowsLongest ? kBlockRowsMaxCols : power_of_two_from(std::max(columns, kBlockRowsMinCols)),
+      kBlockRowsMaxCols);
   const std::int64_t entries = shape.mask ? 0 : shape.sorted ? 8 * power_of_two_from(shape.k) : 4 * shape.k;
   return held * value_bytes + entries;
 }

@@ -53,17 +53,18 @@ SHORTLIST_HOST_DEVICE float polynomial(float x) {
     return step_dot(polynomial<Terms, At + 1>(x), x, kTerm);
 }
 
-/// 2^t for t in [kLeastExponent, 0].
+/// 2^(t + Scale) for t in [kLeastExponent, 0].
+template <int Scale = 0>
 SHORTLIST_HOST_DEVICE float power_of_two(float t) {
-  const float whole = add_once(add_once(t, kRounder), -kRounder);
-  const float f = add_once(t, -whole);  // exact
-  const float p = polynomial<kExp2>(f);
-  return float_from_bits(float_bits(p) + (static_cast<std::uint32_t>(static_cast<std::int32_t>(whole)) << 23));
+  const float rounded = add_once(t, kRounder);                 // its lowest bits are those of the nearest integer
+  const float f = add_once(t, -add_once(rounded, -kRounder));  // exact
+  constexpr std::uint32_t kScale = static_cast<std::uint32_t>(Scale) << 23;
+  return float_from_bits(float_bits(polynomial<kExp2>(f)) + (float_bits(rounded) << 23) + kScale);
 }
 /// The weight 2^t in units of 2^-40, for t <= 0; t may be -inf.
 SHORTLIST_HOST_DEVICE std::uint64_t weight_of(float t) {
   if (!(t >= kLeastExponent)) return 0;
-  const float scaled = multiply_once(power_of_two(t), 0x1p+40f);  // exact
+  const float scaled = power_of_two<kWeightBits>(t);
 #ifdef __CUDA_ARCH__
   return __float2ull_rn(scaled);
 #else

@@ -44,7 +44,9 @@ __device__ __forceinline__ found_bin find_bin(sample_scratch& scratch, std::uint
 #pragma unroll
   for (int i = 0; i < kMostMine; i++) {
     if (!has_bins || i >= static_cast<int>(each)) break;
-    for (std::uint32_t b = 0; b < blocks; b++) {
+#pragma unroll
+    for (int b = 0; b < kMostBlocks; b++) {  // all of them under way together
+      if (b >= static_cast<int>(blocks)) continue;
       const auto* there = of_block(&scratch, b);
       mine[i] += (static_cast<std::uint64_t>(there->bins.high[first + i]) << 32) + there->bins.low[first + i];
     }
@@ -141,6 +143,85 @@ __device__ __forceinline__ found_bin weigh_bins(const row_part<Held>& part, cons
     if (weight != 0) add_to_bin(scratch, bins.of(exponent), weight);
   });
   return find_bin(scratch, part.rank, part.blocks, target_of);
+}
+
+// A border of weights, guessed by counting: a count costs a third of a weight, and what the guess leaves open is small.
+
+constexpr float kBinsPerUnit = 32.0f;  // of exponents; a power of two: products with it are exact
+
+/// Bins of exponents around the border of top_p: tokens of the bins before `first` are kept, those after `last` are
+/// not, as far as the guess is right.
+struct weight_bracket {
+  bool found;
+  std::uint32_t first;
+  std::uint32_t last;
+};
+
+/// Counts what passes the filter in bins of exponents, the bins' weights guessed from their middles. The bracket holds
+/// no more tokens than are ranked at once, or than a list holds if a bin has more. All threads of the cluster come; all
+/// blocks find the same.
+template <class Held, class Filter>
+__device__ __forceinline__ weight_bracket guess_border(const row_part<Held>& part, const Filter& filter,
+                                                       sample_scratch& scratch) {
+  constexpr std::uint32_t kEach = kBins / kThreads;
+  static_assert(kEach % 4 == 0);
+  clear_bins(scratch);
+  for_each_logit(part, [&](float x, std::uint32_t token) {
+    const float bin = filter.exponent(x) * -kBinsPerUnit;
+    if (bin < static_cast<float>(kBins) && filter.passes(x, token))
+      atomicAdd(&scratch.bins.low[static_cast<std::uint32_t>(bin)], 1u);
+  });
+  cluster_sync();
+  std::uint32_t counts[kEach]{};
+#pragma unroll
+  for (int b = 0; b < kMostBlocks; b++) {  // all of them under way together
+    if (b >= static_cast<int>(part.blocks)) continue;
+    const std::uint32_t* there = of_block(scratch.bins.low, b) + threadIdx.x * kEach;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kEach; i += 4) {
+      const uint4 four = *reinterpret_cast<const uint4*>(there + i);
+      counts[i] += four.x;
+      counts[i + 1] += four.y;
+      counts[i + 2] += four.z;
+      counts[i + 3] += four.w;
+    }
+  }
+  std::uint64_t weights[kEach];
+  std::uint64_t weight = 0;
+  std::uint64_t count = 0;
+#pragma unroll
+  for (std::uint32_t i = 0; i < kEach; i++) {
+    const float middle = static_cast<float>(threadIdx.x * kEach + i) + 0.5f;
+    weights[i] = counts[i] * core::weight_of(middle / -kBinsPerUnit);
+    weight += weights[i];
+    count += counts[i];
+  }
+  std::uint64_t total = 0;
+  std::uint64_t before = sum_before(weight, scratch, total);
+  std::uint64_t counted = 0;
+  std::uint64_t counted_before = sum_before(count, scratch, counted);
+  const std::uint64_t target = core::share_of(total, scratch.params.top_p);
+  std::uint32_t* up_to = scratch.bins.high;  // how many tokens lie in a bin and those before it
+  if (threadIdx.x == 0) scratch.border_bin = kBins;
+  __syncthreads();
+#pragma unroll
+  for (std::uint32_t i = 0; i < kEach; i++) {
+    counted_before += counts[i];
+    up_to[threadIdx.x * kEach + i] = static_cast<std::uint32_t>(counted_before);
+    if (before < target && before + weights[i] >= target) scratch.border_bin = threadIdx.x * kEach + i;
+    before += weights[i];
+  }
+  __syncthreads();
+  const std::uint32_t border = scratch.border_bin;
+  if (border == kBins) return {false, 0, 0};
+  constexpr std::uint32_t kMostMargin = 16;                 // bins
+  for (std::uint32_t margin = kMostMargin;; margin /= 2) {  // as wide as there is room: the weights are guesses
+    const std::uint32_t first = border - min(border, margin);
+    const std::uint32_t last = min(border + margin, std::uint32_t{kBins - 1});
+    const std::uint32_t inside = up_to[last] - (first > 0 ? up_to[first - 1] : 0);
+    if (inside <= (margin > 0 ? std::uint32_t{kThreads} : kListed)) return {true, first, last};
+    if (margin == 0) return {false, 0, 0};
+  }
 }
 
 }  // namespace shortlist::cuda::sampling

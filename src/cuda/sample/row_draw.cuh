@@ -2,6 +2,8 @@
 // a row's result is. See sample_rows.cu.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/sample/row_list.cuh"
 
 namespace shortlist::cuda::sampling {
@@ -113,6 +115,59 @@ __device__ __forceinline__ void weigh_kept(const row_part<Held>& part, const row
   }
 }
 
+/// The same with a guessed border, whose bins are listed, and with the weights of all that passes and of what lies
+/// before the border. @param least_kept of the exponents of what is kept; of a whole row that is all before the border.
+template <class Held, class Filter>
+__device__ __forceinline__ void weigh_bracket(const row_part<Held>& part, const Filter& filter,
+                                              const weight_bracket& bracket, float least_kept,
+                                              sample_scratch& scratch) {
+  constexpr bool kWhole = std::is_same_v<Filter, whole_row_filter>;
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const Held* held = part.held + warp * part.segment;
+  const std::uint32_t end = part.filled(warp, kStep);
+  const std::uint32_t first_token = part.first_position(warp) - part.shift;
+  const float border_begin = static_cast<float>(bracket.first);
+  const float border_end = static_cast<float>(bracket.last + 1);
+  sample_scratch* first_block = of_block(&scratch, 0);
+  std::uint64_t passing = 0;
+  std::uint64_t before = 0;
+  std::uint64_t kept = 0;
+  std::uint32_t count = 0;
+  for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
+    const float4 four = load_four(held + i);
+    const float x[4] = {four.x, four.y, four.z, four.w};
+    std::uint32_t borders = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const float exponent = filter.exponent(x[e]);
+      const float bin = exponent * -kBinsPerUnit;
+      const bool passes = filter.passes(x[e], first_token + i + e);
+      const std::uint64_t weight = passes ? core::weight_of(exponent) : 0;
+      const bool is_before = passes && bin < border_begin;
+      const bool is_kept = is_before && (kWhole || exponent >= least_kept);
+      passing += weight;
+      if constexpr (!kWhole) before += is_before ? weight : 0;
+      kept += is_kept ? weight : 0;
+      count += is_kept ? 1 : 0;
+      borders |= passes && bin >= border_begin && bin < border_end ? 1u << e : 0u;
+    }
+    if (!__any_sync(kFullWarp, borders != 0)) continue;
+#pragma unroll
+    for (int e = 0; e < 4; e++) append(first_block, (borders >> e & 1u) != 0, key_of_logit(x[e], first_token + i + e));
+  }
+  passing = sum_of_warp(passing);
+  kept = sum_of_warp(kept);
+  before = kWhole ? kept : sum_of_warp(before);
+  count = __reduce_add_sync(kFullWarp, count);
+  if (threadIdx.x % kWarp == 0) {
+    const std::uint32_t segment = warp * part.blocks + part.rank;
+    first_block->segment_passing[segment] = passing;
+    first_block->segment_before[segment] = before;
+    first_block->segment_kept_weight[segment] = kept;
+    first_block->segment_kept[segment] = count;
+  }
+}
+
 /// Draws the segment, and tells all blocks. All threads of the first block come.
 __device__ __forceinline__ void draw_segment(std::uint32_t blocks, drawn_segment drawn, sample_scratch& scratch) {
   const std::uint64_t mine = threadIdx.x < blocks * kWarps ? scratch.segment_kept_weight[threadIdx.x] : 0;
@@ -120,47 +175,38 @@ __device__ __forceinline__ void draw_segment(std::uint32_t blocks, drawn_segment
   const std::uint64_t before = sum_before(mine, scratch, total);
   const std::uint64_t place = core::drawn_of(total, core::philox(scratch.params.seed, scratch.params.offset));
   if (before > place || place >= before + mine) return;
+  drawn.found = true;
   drawn.segment = threadIdx.x;
   drawn.remainder = place - before;
   for (std::uint32_t b = 0; b < blocks; b++) *of_block(&scratch.drawn, b) = drawn;
 }
 
-/// Finds the drawn token in its segment: calls write(x, token) once. The segment's warp comes.
+/// Finds the drawn token in its segment, of which each thread has some neighbours: calls write(x, token) once. The
+/// segment's block comes.
 template <class Held, class Write>
 __device__ __forceinline__ void draw_from_segment(const row_part<Held>& part, const row_filter& filter,
-                                                  const drawn_segment& drawn, Write write) {
-  const std::uint32_t lane = threadIdx.x % kWarp;
+                                                  const drawn_segment& drawn, sample_scratch& scratch, Write write) {
+  static_assert(kSegmentUnit % kThreads == 0);
   const std::uint32_t warp = drawn.segment / part.blocks;
-  const Held* held = part.held + warp * part.segment;
+  const std::uint32_t each = part.segment / kThreads;
   const std::uint32_t end = part.filled(warp, kStep);
+  const std::uint32_t first = min(threadIdx.x * each, end);
+  const std::uint32_t last = min(first + each, end);
+  const Held* held = part.held + warp * part.segment;
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
-  std::uint64_t passed = 0;
-  for (std::uint32_t i = lane * 4; i < end; i += kStep) {
-    const float4 four = load_four(held + i);
-    const float x[4] = {four.x, four.y, four.z, four.w};
-    std::uint64_t weights[4];
-    std::uint64_t mine = 0;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      weights[e] = filter.passes(x[e], first_token + i + e) ? core::weight_of(filter.exponent(x[e])) : 0;
-      mine += weights[e];
-    }
-    std::uint64_t sum = mine;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset <<= 1) {
-      const std::uint64_t other = __shfl_up_sync(kFullWarp, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    std::uint64_t ahead = passed + sum - mine;
-    if (ahead <= drawn.remainder && drawn.remainder < ahead + mine) {
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        if (ahead <= drawn.remainder && drawn.remainder < ahead + weights[e]) write(x[e], first_token + i + e);
-        ahead += weights[e];
-      }
-    }
-    passed += __shfl_sync(kFullWarp, sum, kWarp - 1);
-    if (passed > drawn.remainder) return;
+  const auto weight_at = [&](std::uint32_t i, float& x) -> std::uint64_t {
+    x = core::widen(held[i]);
+    return filter.passes(x, first_token + i) ? core::weight_of(filter.exponent(x)) : 0;
+  };
+  float x = 0.0f;
+  std::uint64_t mine = 0;
+  for (std::uint32_t i = first; i < last; i++) mine += weight_at(i, x);
+  std::uint64_t total = 0;
+  std::uint64_t ahead = sum_before(mine, scratch, total);
+  if (ahead > drawn.remainder || drawn.remainder >= ahead + mine) return;
+  for (std::uint32_t i = first; i < last; i++) {
+    ahead += weight_at(i, x);
+    if (drawn.remainder < ahead) return write(x, first_token + i);
   }
 }
 

@@ -32,12 +32,9 @@ __device__ __forceinline__ std::uint32_t listed_by_all(sample_scratch& scratch) 
   return *static_cast<volatile std::uint32_t*>(&of_block(&scratch, 0)->listed);
 }
 
-/// Lists all that passes the filter. @returns how many that are, more than kListed if there is no room for all. All
-/// threads of the cluster come; the list is empty.
-template <class Held>
-__device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part, const row_filter& filter,
-                                                      sample_scratch& scratch) {
-  sample_scratch* first_block = of_block(&scratch, 0);
+/// Calls take(passes, key) for the block's logits where any of a warp's reaches the filter's cut; all lanes together.
+template <class Held, class Take>
+__device__ __forceinline__ void for_each_near(const row_part<Held>& part, const row_filter& filter, Take take) {
   const float border = core::from_ascending_key(core::key_of(filter.cut));
   const std::uint32_t warp = threadIdx.x / kWarp;
   const Held* held = part.held + warp * part.segment;
@@ -45,16 +42,69 @@ __device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
 #pragma unroll 2
   for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
-    const float4 x = load_four(held + i);
-    const float most = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
-    if (!__any_sync(kFullWarp, most >= border)) continue;
-    const std::uint32_t token = first_token + i;
-    append(first_block, filter.passes(x.x, token), key_of_logit(x.x, token));
-    append(first_block, filter.passes(x.y, token + 1), key_of_logit(x.y, token + 1));
-    append(first_block, filter.passes(x.z, token + 2), key_of_logit(x.z, token + 2));
-    append(first_block, filter.passes(x.w, token + 3), key_of_logit(x.w, token + 3));
+    const float4 four = load_four(held + i);
+    if (!__any_sync(kFullWarp, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) >= border)) continue;
+#pragma unroll 1
+    for (int e = 0; e < 4; e++) {
+      const float one = e == 0 ? four.x : e == 1 ? four.y : e == 2 ? four.z : four.w;
+      take(filter.passes(one, first_token + i + e), key_of_logit(one, first_token + i + e));
+    }
   }
+}
+
+/// Lists all that passes the filter. @returns how many that are, more than kListed if there is no room for all. All
+/// threads of the cluster come; the list is empty.
+template <class Held>
+__device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part, const row_filter& filter,
+                                                      sample_scratch& scratch) {
+  sample_scratch* first_block = of_block(&scratch, 0);
+  for_each_near(part, filter, [&](bool passes, std::uint64_t key) { append(first_block, passes, key); });
   return listed_by_all(scratch);
+}
+
+/// The same, each block to a share of the list, so that none waits for another's count. @returns false if a share was
+/// too small: then the list is as good as empty. @pre scratch.appended is 0, which a barrier has shown.
+template <class Held>
+__device__ __forceinline__ bool list_by_shares(const row_part<Held>& part, const row_filter& filter,
+                                               sample_scratch& scratch) {
+  const std::uint32_t share = kListed / part.blocks;
+  std::uint64_t* list = of_block(scratch.list, 0) + part.rank * share;
+  for_each_near(part, filter, [&](bool passes, std::uint64_t key) {
+    if (!passes) return;
+    const std::uint32_t at = atomicAdd(&scratch.appended, 1u);
+    if (at < share) list[at] = key;
+  });
+  __syncthreads();
+  if (threadIdx.x < part.blocks) of_block(scratch.block_listed, threadIdx.x)[part.rank] = scratch.appended;
+  cluster_sync();
+  std::uint32_t most = 0;
+  for (std::uint32_t b = 0; b < part.blocks; b++) most = max(most, scratch.block_listed[b]);
+  return most <= share;
+}
+
+/// Joins the shares of the first block's list, which comes.
+__device__ __forceinline__ void join_shares(std::uint32_t blocks, sample_scratch& scratch) {
+  const std::uint32_t share = kListed / blocks;
+  std::uint64_t keys[kListed / kThreads];
+  std::uint32_t places[kListed / kThreads];
+  std::uint32_t total = 0;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(kListed / kThreads); i++) {
+    const std::uint32_t at = i * kThreads + threadIdx.x;
+    const std::uint32_t block = at / share;
+    places[i] = at % share;
+    const bool there = places[i] < scratch.block_listed[block];
+    if (there) keys[i] = scratch.list[at];
+    for (std::uint32_t b = 0; b < block; b++) places[i] += scratch.block_listed[b];
+    if (!there) places[i] = kListed;
+  }
+  for (std::uint32_t b = 0; b < blocks; b++) total += scratch.block_listed[b];
+  __syncthreads();  // all keys are held
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(kListed / kThreads); i++)
+    if (places[i] < kListed) scratch.list[places[i]] = keys[i];
+  if (threadIdx.x == 0) scratch.listed = total;
+  __syncthreads();
 }
 
 /// The key of the `wanted`-th best group: so many tokens reach it, or it is that of no candidate. All threads come.
@@ -95,6 +145,10 @@ __device__ __forceinline__ void list_best(const row_part<Held>& part, row_filter
     const std::uint32_t key = max(cut_of_groups(wanted, scratch), kLeastKey);
     row_filter near = filter;
     near.cut = max(filter.cut, static_cast<std::uint64_t>(key) << 32);
+    if (list_by_shares(part, near, scratch)) {
+      if (part.rank == 0) join_shares(part.blocks, scratch);
+      return;
+    }
     if (list_passing(part, near, scratch) <= kListed) return;
     cluster_sync();  // all have seen that the list is too long
     empty_list(part, scratch);

@@ -2,6 +2,8 @@
 // groups of them. See sample_rows.cu.
 #pragma once
 
+#include <cstddef>
+
 #include "cuda/sample/sample_parts.cuh"
 
 namespace shortlist::cuda::sampling {
@@ -118,14 +120,10 @@ __device__ __forceinline__ float load_part_apart(const row_part<Held>& part, con
   return most;
 }
 
-/// Counts of a row's history, for so many positions of the block's part at a time: generated tokens, and a mark for
-/// those of the prompt.
-constexpr std::uint32_t kCounted = 2 * kListed + 2 * kBins;
-constexpr std::uint32_t kInPrompt = 0x80000000u;
-
-template <class Held, class Count>
-__device__ __forceinline__ void for_each_of_history(const row_part<Held>& part, const token_rows& history,
-                                                    std::int64_t row, std::uint32_t first, Count count) {
+/// Calls use(position in the block's part) for the tokens of a history that are in the part.
+template <class Use>
+__device__ __forceinline__ void for_each_of_history(const row_part<float>& part, const token_rows& history,
+                                                    std::int64_t row, Use use) {
   if (!history.begins) return;
   const std::int64_t end = history.begins[row + 1];
   for (std::int64_t i = history.begins[row] + threadIdx.x; i < end; i += kThreads) {
@@ -133,26 +131,66 @@ __device__ __forceinline__ void for_each_of_history(const row_part<Held>& part, 
     if (token < 0 || token >= static_cast<std::int32_t>(part.vocab)) continue;
     const std::uint32_t position = static_cast<std::uint32_t>(token) + part.shift;
     const std::uint32_t segment = position / part.segment;
-    if (segment % part.blocks != part.rank) continue;
-    const std::uint32_t held = segment / part.blocks * part.segment + position % part.segment;
-    if (held - first < kCounted) count(held - first);
+    if (segment % part.blocks == part.rank) use(segment / part.blocks * part.segment + position % part.segment);
   }
 }
 
-/// Penalties, for the tokens of the row's history. All threads come, after a barrier; they leave through one.
-__device__ __forceinline__ void penalize(const row_part<float>& part, const core::sample_request& request,
-                                         std::int64_t row, sample_scratch& scratch) {
+constexpr std::uint32_t kInPrompt = 0x80000000u;  // beside a count of generated tokens, or a position
+constexpr std::uint32_t kFewTokens = 512;         // of a history in a block's part, to compare each with each
+
+/// Memory of penalties, where lists and bins will be: tokens of the history, or counts of so many positions at a time.
+constexpr std::uint32_t kCounted = 2 * kListed + 2 * kBins;
+__device__ __forceinline__ std::uint32_t* counts_of(sample_scratch& scratch) {
   static_assert(offsetof(sample_scratch, bins) == offsetof(sample_scratch, list) + sizeof(scratch.list));
   static_assert(kCounted * sizeof(std::uint32_t) == sizeof(scratch.list) + sizeof(scratch.bins));
-  auto* counts = reinterpret_cast<std::uint32_t*>(scratch.list);
+  return reinterpret_cast<std::uint32_t*>(scratch.list);
+}
+
+/// Penalties for a short history: each of its tokens looks for others of the same position, and the first of them acts.
+/// @returns false, and does nothing, if the history is long. All threads come, after a barrier; they leave through one.
+__device__ __forceinline__ bool penalize_few(const row_part<float>& part, const core::sample_request& request,
+                                             std::int64_t row, sample_scratch& scratch) {
+  std::uint32_t* tokens = counts_of(scratch);
+  if (threadIdx.x == 0) scratch.border_bin = 0;  // counts the tokens
+  __syncthreads();
+  const auto note = [&](std::uint32_t token) {
+    const std::uint32_t at = atomicAdd(&scratch.border_bin, 1u);
+    if (at < kFewTokens) tokens[at] = token;
+  };
+  for_each_of_history(part, request.params.prompt, row, [&](std::uint32_t held) { note(held | kInPrompt); });
+  for_each_of_history(part, request.params.generated, row, note);
+  __syncthreads();
+  const std::uint32_t n = scratch.border_bin;
+  if (n > kFewTokens) return false;
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+    const std::uint32_t held = tokens[i] & ~kInPrompt;
+    std::int32_t generated = 0;
+    bool is_first = true;
+    for (std::uint32_t j = 0; j < n; j++) {
+      if ((tokens[j] & ~kInPrompt) != held) continue;
+      is_first = is_first && j >= i;
+      generated += (tokens[j] & kInPrompt) == 0 ? 1 : 0;
+    }
+    if (is_first) part.held[held] = core::penalized(part.held[held], generated, scratch.params.by);
+  }
+  __syncthreads();
+  return true;
+}
+
+/// Penalties for any history, by counting for some positions at a time. As penalize_few.
+__device__ __forceinline__ void penalize_many(const row_part<float>& part, const core::sample_request& request,
+                                              std::int64_t row, sample_scratch& scratch) {
+  std::uint32_t* counts = counts_of(scratch);
   const std::uint32_t held = kWarps * part.segment;
   for (std::uint32_t first = 0; first < held; first += kCounted) {
     for (std::uint32_t i = threadIdx.x; i < kCounted; i += kThreads) counts[i] = 0;
     __syncthreads();
-    for_each_of_history(part, request.params.prompt, row, first,
-                        [&](std::uint32_t i) { atomicOr(&counts[i], kInPrompt); });
-    for_each_of_history(part, request.params.generated, row, first,
-                        [&](std::uint32_t i) { atomicAdd(&counts[i], 1u); });
+    for_each_of_history(part, request.params.prompt, row, [&](std::uint32_t at) {
+      if (at - first < kCounted) atomicOr(&counts[at - first], kInPrompt);
+    });
+    for_each_of_history(part, request.params.generated, row, [&](std::uint32_t at) {
+      if (at - first < kCounted) atomicAdd(&counts[at - first], 1u);
+    });
     __syncthreads();
     for (std::uint32_t i = threadIdx.x; i < min(kCounted, held - first); i += kThreads) {
       if (counts[i] == 0) continue;
@@ -181,6 +219,7 @@ __device__ __forceinline__ float change_part(const row_part<float>& part, const 
   const std::uint32_t end = part.filled(warp, kSegmentUnit);
   float* held = part.held + warp * part.segment;
   float most = minus_infinity<float>();
+#pragma unroll 4
   for (std::uint32_t i = threadIdx.x % kWarp; i < end; i += kWarp) {
     const std::uint32_t token = first_token + i;
     if (token >= part.vocab) continue;

@@ -45,6 +45,7 @@ struct drawn_segment {
   std::uint64_t cut;        // what is kept reaches it
   std::uint64_t remainder;  // of the kept weight in the segment, the draw lies behind so much
   std::uint64_t full;       // the weight of all candidates, if asked for
+  bool found;
   std::uint32_t segment;
   std::uint32_t kept;  // tokens of the row
 };
@@ -63,14 +64,20 @@ struct sample_scratch {
     std::uint32_t thread_best[kThreads];
   };
   std::uint64_t segment_kept_weight[kMostSegments];  // of the first block
-  std::uint64_t segment_weight[kMostSegments];
+  std::uint64_t segment_weight[kMostSegments];       // of all candidates
+  std::uint64_t segment_passing[kMostSegments];      // of those that the filter passes, and
+  std::uint64_t segment_before[kMostSegments];       // of those before the border that was guessed
   std::uint32_t segment_kept[kMostSegments];
   std::uint64_t part_totals[kMostBlocks];
   std::uint64_t warp_sums[kWarps];
+  std::uint64_t told;  // by one thread to the others of its block
   found_bin found;
   drawn_segment drawn;
-  std::uint32_t listed;  // of the first block: how many were to be appended
+  std::uint32_t listed;                     // of the first block: how many were to be appended
+  std::uint32_t appended;                   // by this block, to its share of the first block's list
+  std::uint32_t block_listed[kMostBlocks];  // how many each block has appended to its share
   std::uint32_t group_cut;
+  std::uint32_t border_bin;
 };
 
 /// A block's part of a row: segment j of the row belongs to block j % blocks, and there to warp j / blocks. Position p
@@ -138,6 +145,15 @@ struct row_filter {
   __device__ __forceinline__ float exponent_of_key(std::uint64_t key) const {
     return exponent(core::from_ascending_key(core::key_of(key)));
   }
+};
+
+/// The filter of a row of which nothing is cut, with a finite largest logit: everything but -inf passes, whose weight
+/// is 0 and whose exponent lies in no bin.
+struct whole_row_filter : row_filter {
+  __device__ __forceinline__ float exponent(float x) const {
+    return core::multiply_once(core::add_once(x, -largest), steepness);
+  }
+  __device__ __forceinline__ bool passes(float, std::uint32_t) const { return true; }
 };
 
 __device__ __forceinline__ std::uint64_t key_of_logit(float x, std::uint32_t token) {

@@ -48,37 +48,90 @@ __device__ __forceinline__ float minimum_exponent(const core::row_params& params
   return params.min_p_off ? minus_infinity<float>() : params.least_exponent;
 }
 
-/// Draws from the list of the best, which holds all that top_k can leave. The first block comes, after the meeting at
-/// which the list was complete.
-__device__ __forceinline__ void draw_from_list(const core::sample_request& request, std::int64_t row,
-                                               std::uint32_t blocks, const row_filter& filter,
-                                               sample_scratch& scratch) {
-  const core::row_params& params = scratch.params;
-  const std::uint32_t n = min(scratch.listed, kListed);
-  std::uint64_t* keys = in_order(scratch.list, scratch.ordered, n);
-  const bool weighs_all = request.out.logprobs || request.out.top_n > 0;
-  const std::uint64_t full = weighs_all ? sum_of_segments(scratch.segment_weight, blocks, scratch) : 0;
-  write_best(request.out, row, keys, n, filter, full);
+/// How many of keys[0, n), best first, are above min_p. All threads come.
+__device__ __forceinline__ std::uint32_t count_by_min_p(const std::uint64_t* keys, std::uint32_t n,
+                                                        const row_filter& filter, const core::row_params& params) {
+  return count_first(keys, n, [&](std::uint64_t key) { return filter.exponent_of_key(key) >= params.least_exponent; });
+}
 
-  std::uint32_t kept = min(n, wanted_by_count(params));
-  const auto apply_min_p = [&] {
-    kept = min(kept, count_first(keys, kept, [&](std::uint64_t key) {
-                 return filter.exponent_of_key(key) >= params.least_exponent;
-               }));
-  };
+/// Draws from keys[0, n), best first: filters in their order, then the draw. The first block comes.
+__device__ __forceinline__ void draw_from_many(const core::sample_request& request, std::int64_t row,
+                                               std::uint64_t* keys, std::uint32_t n, std::uint64_t full,
+                                               const row_filter& filter, sample_scratch& scratch) {
+  const core::row_params& params = scratch.params;
   const bool min_p_first = request.params.min_p_order == min_p_order::first;
-  if (!params.min_p_off && min_p_first) apply_min_p();
+  std::uint32_t kept = n;
+  if (!params.min_p_off && min_p_first) kept = count_by_min_p(keys, kept, filter, params);
   if (!params.top_p_off && kept > 1) {
     const std::uint64_t target = core::share_of(weight_of_keys(keys, kept, filter, scratch), params.top_p);
     kept = count_by_weight(keys, kept, 0, target, filter, scratch);
   }
-  if (!params.min_p_off && !min_p_first) apply_min_p();
+  if (!params.min_p_off && !min_p_first) kept = count_by_min_p(keys, kept, filter, params);
   const std::uint64_t total = weight_of_keys(keys, kept, filter, scratch);
   const std::uint64_t place = core::drawn_of(total, core::philox(params.seed, params.offset));
   std::uint64_t* room = keys == scratch.list ? scratch.ordered : scratch.list;
   draw_from_keys(keys, room, kept, place, filter, scratch, [&](std::uint64_t key) {
     write_draw(request.out, row, core::position_of(key), filter.exponent_of_key(key), full, kept);
   });
+}
+
+/// The same for keys that are no more than threads: one sum over all weights serves all filters. @param weights room
+/// for as many as keys.
+__device__ __forceinline__ void draw_from_few(const core::sample_request& request, std::int64_t row,
+                                              const std::uint64_t* keys, std::uint64_t* weights, std::uint32_t n,
+                                              std::uint64_t full, const row_filter& filter, sample_scratch& scratch) {
+  const core::row_params& params = scratch.params;
+  const std::uint32_t i = threadIdx.x;
+  const float exponent = i < n ? filter.exponent_of_key(keys[i]) : minus_infinity<float>();
+  const std::uint64_t weight = core::weight_of(exponent);
+  std::uint64_t total = 0;
+  const std::uint64_t before = sum_before(weight, scratch, total);
+  if (i < n) weights[i] = weight;
+  std::uint32_t kept = n;
+  const auto keep = [&](bool mine) { kept = static_cast<std::uint32_t>(__syncthreads_count(i < kept && mine)); };
+  const auto weight_of_kept = [&] {
+    if (i == kept - 1) scratch.told = before + weight;
+    __syncthreads();
+    return scratch.told;
+  };
+  const bool min_p_first = request.params.min_p_order == min_p_order::first;
+  if (!params.min_p_off && min_p_first) keep(exponent >= params.least_exponent);
+  if (!params.top_p_off && kept > 1) keep(before < core::share_of(weight_of_kept(), params.top_p));
+  if (!params.min_p_off && !min_p_first) keep(exponent >= params.least_exponent);
+  const std::uint64_t place = core::drawn_of(weight_of_kept(), core::philox(params.seed, params.offset));
+
+  std::uint32_t helpers = 1;  // threads that add up for one token
+  while (helpers < kWarp && kept * helpers * 2 <= kThreads) helpers *= 2;
+  const std::uint32_t place_of_mine = i / helpers;
+  const std::uint64_t mine = place_of_mine < kept ? keys[place_of_mine] : core::kNoRow;
+  const std::uint32_t token = core::position_of(mine);
+  std::uint64_t up_to = 0;
+#pragma unroll 4
+  for (std::uint32_t other = i % helpers; other < kept; other += helpers)
+    up_to += core::position_of(keys[other]) <= token ? weights[other] : 0;
+#pragma unroll 1
+  for (std::uint32_t offset = helpers / 2; offset > 0; offset /= 2)
+    up_to += __shfl_xor_sync(kFullWarp, up_to, static_cast<int>(offset));
+  if (place_of_mine >= kept || i % helpers != 0) return;
+  if (place < up_to && up_to - weights[place_of_mine] <= place)
+    write_draw(request.out, row, token, filter.exponent_of_key(mine), full, kept);
+}
+
+/// Draws from the list of the best, which holds all that top_k can leave. The first block comes, after the meeting at
+/// which the list was complete.
+__device__ __forceinline__ void draw_from_list(const core::sample_request& request, std::int64_t row,
+                                               std::uint32_t blocks, const row_filter& filter,
+                                               sample_scratch& scratch) {
+  const std::uint32_t n = min(scratch.listed, kListed);
+  std::uint64_t* keys = in_order(scratch.list, scratch.ordered, n);
+  const bool weighs_all = request.out.logprobs || request.out.top_n > 0;
+  const std::uint64_t full = weighs_all ? sum_of_segments(scratch.segment_weight, blocks, scratch) : 0;
+  write_best(request.out, row, keys, n, filter, full);
+  const std::uint32_t wanted = min(n, wanted_by_count(scratch.params));
+  if (n <= kThreads)
+    draw_from_few(request, row, keys, scratch.list, wanted, full, filter, scratch);
+  else
+    draw_from_many(request, row, keys, wanted, full, filter, scratch);
 }
 
 /// What a search for the border of top_p found.
@@ -119,23 +172,75 @@ __device__ __forceinline__ weight_border list_border(const row_part<Held>& part,
   return {0, 0, false};
 }
 
-/// Decides the border's list, and adds what of it is kept to the segments. @returns how many are kept; `cut` is that of
-/// the row. The first block comes.
+/// Decides the border's list, and adds what of it is kept to the segments. @param before the weight of what is kept
+/// without the list. @returns how many are kept; `cut` is that of the row. The first block comes.
 template <class Held>
 __device__ __forceinline__ std::uint32_t settle_border(const row_part<Held>& part, const row_filter& filter,
-                                                       const weight_border& border, std::uint64_t& cut,
-                                                       sample_scratch& scratch) {
-  const std::uint32_t n = scratch.listed;
+                                                       const weight_border& border, float least_kept,
+                                                       std::uint64_t& cut, bool& right, sample_scratch& scratch) {
+  const std::uint32_t n = min(scratch.listed, kListed);
   const std::uint64_t* keys = in_order(scratch.list, scratch.ordered, n);
-  const std::uint32_t kept = count_by_weight(keys, n, border.before, border.target, filter, scratch);
+  const std::uint32_t by_weight = count_by_weight(keys, n, border.before, border.target, filter, scratch);
+  right = border.before < border.target &&
+          (by_weight < n || border.before + weight_of_keys(keys, n, filter, scratch) >= border.target);
+  if (by_weight > 0) cut = keys[by_weight - 1];
+  const std::uint32_t kept =
+      count_first(keys, by_weight, [&](std::uint64_t key) { return filter.exponent_of_key(key) >= least_kept; });
   for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) {
     const std::uint32_t segment = part.segment_of(core::position_of(keys[i]));
     atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.segment_kept_weight[segment]),
               static_cast<unsigned long long>(core::weight_of(filter.exponent_of_key(keys[i]))));
   }
-  if (kept > 0) cut = keys[kept - 1];
   __syncthreads();
   return kept;
+}
+
+/// Draws from the segments, in the block that has the one that is drawn. @param filter of what is kept, but for the
+/// cut, which is drawn.cut. @param listed how many of the border's list are kept. @param right whether to draw at all;
+/// of the first block, as `drawn` and `listed`. @returns that. All threads of the cluster come.
+template <class Held>
+__device__ __forceinline__ bool finish_draw(const core::sample_request& request, std::int64_t row,
+                                            const row_part<Held>& part, row_filter filter, drawn_segment drawn,
+                                            std::uint32_t listed, bool right, sample_scratch& scratch) {
+  if (part.rank == 0 && right) {
+    drawn.kept = listed + static_cast<std::uint32_t>(sum_of_segments(scratch.segment_kept, part.blocks, scratch));
+    drawn.full = sum_of_segments(scratch.segment_weight, part.blocks, scratch);
+    draw_segment(part.blocks, drawn, scratch);
+  } else if (part.rank == 0 && threadIdx.x < part.blocks) {
+    of_block(&scratch.drawn, threadIdx.x)->found = false;
+  }
+  cluster_sync();
+  drawn = scratch.drawn;
+  filter.cut = drawn.cut;
+  if (drawn.found && drawn.segment % part.blocks == part.rank) {
+    draw_from_segment(part, filter, drawn, scratch, [&](float x, std::uint32_t token) {
+      write_draw(request.out, row, token, filter.exponent(x), drawn.full, drawn.kept);
+    });
+  }
+  return drawn.found;
+}
+
+/// Filters by top_p and draws, with a border that counting guessed and weighing confirms. @returns whether it was
+/// right. All threads of the cluster come; the list is empty.
+template <class Held, class Filter>
+__device__ __forceinline__ bool draw_by_guess(const core::sample_request& request, std::int64_t row,
+                                              const row_part<Held>& part, Filter filter, float least_kept,
+                                              sample_scratch& scratch) {
+  const weight_bracket bracket = guess_border(part, filter, scratch);
+  if (!bracket.found) return false;
+  weigh_bracket(part, filter, bracket, least_kept, scratch);
+  cluster_sync();
+  drawn_segment drawn{.cut = filter.cut};
+  std::uint32_t listed = 0;
+  bool right = true;
+  if (part.rank == 0) {
+    const std::uint64_t passing = sum_of_segments(scratch.segment_passing, part.blocks, scratch);
+    const weight_border border{sum_of_segments(scratch.segment_before, part.blocks, scratch),
+                               core::share_of(passing, scratch.params.top_p), true};
+    listed = settle_border(part, filter, border, least_kept, drawn.cut, right, scratch);
+  }
+  filter.floor = least_kept;
+  return finish_draw(request, row, part, filter, drawn, listed, right, scratch);
 }
 
 /// Filters the whole row, and draws from it. All threads of the cluster come; the list is empty.
@@ -153,6 +258,11 @@ __device__ __forceinline__ void draw_from_row(const core::sample_request& reques
   }
   weight_border border{0, 0, false};
   if (!params.top_p_off) {
+    const bool whole = params.top_k == 0 && params.min_p_off && core::is_finite(filter.largest);
+    if (whole ? draw_by_guess(request, row, part, whole_row_filter{filter}, least, scratch)
+              : draw_by_guess(request, row, part, filter, least, scratch))
+      return;
+    empty_list(part, scratch);
     border = list_border(part, filter, least, scratch);
     if (!border.listed) {
       filter.cut = search_cut(
@@ -167,21 +277,11 @@ __device__ __forceinline__ void draw_from_row(const core::sample_request& reques
     });
     cluster_sync();
   }
-  if (part.rank == 0) {
-    std::uint32_t kept = 0;
-    drawn_segment drawn{.cut = filter.cut, .remainder = 0, .full = 0, .segment = 0, .kept = 0};
-    if (border.listed) kept = settle_border(part, filter, border, drawn.cut, scratch);
-    drawn.kept = kept + static_cast<std::uint32_t>(sum_of_segments(scratch.segment_kept, part.blocks, scratch));
-    drawn.full = sum_of_segments(scratch.segment_weight, part.blocks, scratch);
-    draw_segment(part.blocks, drawn, scratch);
-  }
-  cluster_sync();
-  const drawn_segment& drawn = scratch.drawn;
-  filter.cut = drawn.cut;
-  if (drawn.segment % part.blocks != part.rank || drawn.segment / part.blocks != threadIdx.x / kWarp) return;
-  draw_from_segment(part, filter, drawn, [&](float x, std::uint32_t token) {
-    write_draw(request.out, row, token, filter.exponent(x), drawn.full, drawn.kept);
-  });
+  drawn_segment drawn{.cut = filter.cut};
+  std::uint32_t listed = 0;
+  bool right = true;
+  if (part.rank == 0 && border.listed) listed = settle_border(part, filter, border, least, drawn.cut, right, scratch);
+  finish_draw(request, row, part, filter, drawn, listed, true, scratch);
 }
 
 template <class Stored, class Held>
@@ -221,12 +321,15 @@ __global__ void __launch_bounds__(kThreads, blocks_held<Stored, Plain>)
   if (threadIdx.x == 0) {
     scratch.params = core::params_of(request.params, row, logits.cols);
     scratch.listed = 0;
+    scratch.appended = 0;
   }
   float most = logits.col_stride == 1 || logits.cols == 1 ? load_part(part, values)
                                                           : load_part_apart(part, values, logits.col_stride);
   __syncthreads();
   if constexpr (!Plain) {
-    if (scratch.params.valid) penalize(part, request, row, scratch);
+    const bool has_history = request.params.prompt.begins || request.params.generated.begins;
+    if (has_history && scratch.params.valid && !penalize_few(part, request, row, scratch))
+      penalize_many(part, request, row, scratch);
     most = change_part(part, request, row);
   }
   cluster_wait();  // all blocks have begun
