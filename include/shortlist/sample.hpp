@@ -96,7 +96,7 @@ struct sample_output {
 };
 
 inline constexpr std::int64_t kMaxVocab = (std::int64_t{1} << 23) - 1;  ///< sums of so many weights fit 63 bits
-inline constexpr std::int32_t kMaxTopLogprobs = 1024;
+inline constexpr std::int32_t kMaxTopLogprobs = 512;
 
 /// Draws one token of every row.
 ///

@@ -226,7 +226,7 @@ std::vector<top_k_case> border_top_k_cases() {
   };
   // Borders in columns, each type and each kind of output; the data change from case to case.
   constexpr std::string_view kData[] = {"normal", "ties_90", "nan_anywhere", "all_equal", "ascending"};
-  for (const std::int64_t border : {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 51200}) {
+  for (const std::int64_t border : {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}) {
     for (const std::int64_t cols : {border - 1, border, border + 1}) {
       for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
         const std::size_t turn = cases.size();
@@ -252,9 +252,7 @@ std::vector<top_k_case> border_top_k_cases() {
   // Long rows: few, as many as there are blocks, and a few more; k on both sides of what a list holds.
   for (const std::int64_t k : {1, 100, 2047, 2048, 2049, 40'000}) {
     for (const bool sorted : {false, true}) {
-      for (const std::int64_t cols : {50'000, 60'000}) {
-        add({.rows = 3, .cols = cols, .k = k, .sorted = sorted, .distribution = k == 100 ? "ties_90" : "normal"});
-      }
+      add({.rows = 3, .cols = 50'000, .k = k, .sorted = sorted, .distribution = k == 100 ? "ties_90" : "normal"});
       add({.type = value_type::bf16, .rows = 2, .cols = 128'256, .k = k, .sorted = sorted, .outputs = "values+i32"});
     }
   }
@@ -262,9 +260,9 @@ std::vector<top_k_case> border_top_k_cases() {
     add({.rows = 1, .cols = 1'000'000, .k = 100, .distribution = distribution});
     add({.rows = 1, .cols = 1'000'003, .k = 2048, .outputs = "values+i32", .distribution = distribution});
   }
-  add({.type = value_type::f16, .rows = 300, .cols = 55'000, .k = 50, .outputs = "values+i32"});
+  add({.type = value_type::f16, .rows = 300, .cols = 33'000, .k = 50, .outputs = "values+i32"});
   // What only the most general kernel serves.
-  for (const std::int64_t cols : {1, 33, 1025, 51'201, 200'000}) {
+  for (const std::int64_t cols : {1, 33, 1025, 32'769, 200'000}) {
     const std::int64_t k = (cols + 2) / 3;
     add({.type = value_type::f64, .rows = 5, .cols = cols, .k = k, .sorted = cols % 2 == 0});
     add({.rows = 5, .cols = cols, .k = k, .sorted = cols % 2 != 0, .col_stride = 3});

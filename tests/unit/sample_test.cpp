@@ -121,7 +121,7 @@ TEST(Sample, RefusesWhatNoMemoryHolds) {
   room memory;
   sample_output out = memory.output();
   out.top_n = kMaxTopLogprobs;
-  refuses(strided(std::int64_t{1} << 55, 1, 1), {}, out, memory, "out.top_n is 1024; allowed is one with which 2^60");
+  refuses(strided(std::int64_t{1} << 55, 1, 1), {}, out, memory, "out.top_n is 512; allowed is one with which 2^60");
 }
 
 TEST(Sample, RefusesParametersOutOfRange) {
@@ -227,7 +227,7 @@ TEST(Sample, RefusesWrongOutputs) {
   for (const std::int32_t top_n : {-1, kMaxTopLogprobs + 1}) {
     out = memory.output();
     out.top_n = top_n;
-    refuses(kLogits, {}, out, memory, "out.top_n is " + std::to_string(top_n) + "; allowed is 0 to 1024");
+    refuses(kLogits, {}, out, memory, "out.top_n is " + std::to_string(top_n) + "; allowed is 0 to 512");
   }
   out = memory.output();
   out.top_tokens = nullptr;

@@ -83,7 +83,7 @@ __device__ __forceinline__ found_bin find_bin(sample_scratch& scratch, std::uint
 
 /// The greatest cut such that the measures of what passes the filter and reaches it sum up to the target; or any cut
 /// with a sum in [target, enough], which ends the search earlier. The filter's own cut if all together fall short.
-/// Passes divide the range of keys, so that six or seven end any search.
+/// Passes divide the range of keys, so that eight end any search.
 /// @param measure_of the measure of a logit that passes. @param target_of of the total.
 template <class Held, class MeasureOf, class TargetOf>
 __device__ __noinline__ std::uint64_t search_cut(const row_part<Held>& part, const row_filter& filter,
@@ -147,7 +147,7 @@ __device__ __forceinline__ found_bin weigh_bins(const row_part<Held>& part, cons
 
 // A border of weights, guessed by counting: a count costs a third of a weight, and what the guess leaves open is small.
 
-constexpr float kBinsPerUnit = 32.0f;  // of exponents; a power of two: products with it are exact
+constexpr float kBinsPerUnit = 16.0f;  // of exponents; a power of two: products with it are exact
 
 /// Bins of exponents around the border of top_p: tokens of the bins before `first` are kept, those after `last` are
 /// not, as far as the guess is right.
@@ -164,7 +164,7 @@ template <class Held, class Filter>
 __device__ __forceinline__ weight_bracket guess_border(const row_part<Held>& part, const Filter& filter,
                                                        sample_scratch& scratch) {
   constexpr std::uint32_t kEach = kBins / kThreads;
-  static_assert(kEach % 4 == 0);
+  static_assert(kEach == 2);
   clear_bins(scratch);
   for_each_logit(part, [&](float x, std::uint32_t token) {
     const float bin = filter.exponent(x) * -kBinsPerUnit;
@@ -177,14 +177,9 @@ __device__ __forceinline__ weight_bracket guess_border(const row_part<Held>& par
   for (int b = 0; b < kMostBlocks; b++) {  // all of them under way together
     if (b >= static_cast<int>(part.blocks)) continue;
     const std::uint32_t* there = of_block(scratch.bins.low, b) + threadIdx.x * kEach;
-#pragma unroll
-    for (std::uint32_t i = 0; i < kEach; i += 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(there + i);
-      counts[i] += four.x;
-      counts[i + 1] += four.y;
-      counts[i + 2] += four.z;
-      counts[i + 3] += four.w;
-    }
+    const uint2 two = *reinterpret_cast<const uint2*>(there);
+    counts[0] += two.x;
+    counts[1] += two.y;
   }
   std::uint64_t weights[kEach];
   std::uint64_t weight = 0;
@@ -214,7 +209,7 @@ __device__ __forceinline__ weight_bracket guess_border(const row_part<Held>& par
   __syncthreads();
   const std::uint32_t border = scratch.border_bin;
   if (border == kBins) return {false, 0, 0};
-  constexpr std::uint32_t kMostMargin = 16;                 // bins
+  constexpr std::uint32_t kMostMargin = 8;                  // bins
   for (std::uint32_t margin = kMostMargin;; margin /= 2) {  // as wide as there is room: the weights are guesses
     const std::uint32_t first = border - min(border, margin);
     const std::uint32_t last = min(border + margin, std::uint32_t{kBins - 1});

@@ -62,6 +62,30 @@ __device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part
   return listed_by_all(scratch);
 }
 
+/// Where the blocks' shares of the list would end if they stood behind each other. @returns whether each fits its
+/// share.
+__device__ __forceinline__ bool shares_of(std::uint32_t blocks, const sample_scratch& scratch,
+                                          std::uint32_t (&ends)[kMostBlocks]) {
+  std::uint32_t counts[kMostBlocks];
+#pragma unroll
+  for (int b = 0; b < kMostBlocks; b += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(scratch.block_listed + b);
+    counts[b] = four.x, counts[b + 1] = four.y, counts[b + 2] = four.z, counts[b + 3] = four.w;
+  }
+  const std::uint32_t share = kListed / blocks;
+  bool fits = true;
+  std::uint32_t end = 0;
+#pragma unroll
+  for (int b = 0; b < kMostBlocks; b++) {
+    if (b < static_cast<int>(blocks)) {
+      fits = fits && counts[b] <= share;
+      end += counts[b];
+    }
+    ends[b] = end;
+  }
+  return fits;
+}
+
 /// The same, each block to a share of the list, so that none waits for another's count. @returns false if a share was
 /// too small: then the list is as good as empty. @pre scratch.appended is 0, which a barrier has shown.
 template <class Held>
@@ -77,32 +101,30 @@ __device__ __forceinline__ bool list_by_shares(const row_part<Held>& part, const
   __syncthreads();
   if (threadIdx.x < part.blocks) of_block(scratch.block_listed, threadIdx.x)[part.rank] = scratch.appended;
   cluster_sync();
-  std::uint32_t most = 0;
-  for (std::uint32_t b = 0; b < part.blocks; b++) most = max(most, scratch.block_listed[b]);
-  return most <= share;
+  std::uint32_t ends[kMostBlocks];
+  return shares_of(part.blocks, scratch, ends);
 }
 
 /// Joins the shares of the first block's list, which comes.
 __device__ __forceinline__ void join_shares(std::uint32_t blocks, sample_scratch& scratch) {
+  constexpr int kEach = kListed / kThreads;
   const std::uint32_t share = kListed / blocks;
-  std::uint64_t keys[kListed / kThreads];
-  std::uint32_t places[kListed / kThreads];
-  std::uint32_t total = 0;
+  std::uint32_t ends[kMostBlocks];
+  shares_of(blocks, scratch, ends);
+  const std::uint32_t total = ends[kMostBlocks - 1];
+  std::uint64_t keys[kEach];
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(kListed / kThreads); i++) {
-    const std::uint32_t at = i * kThreads + threadIdx.x;
-    const std::uint32_t block = at / share;
-    places[i] = at % share;
-    const bool there = places[i] < scratch.block_listed[block];
-    if (there) keys[i] = scratch.list[at];
-    for (std::uint32_t b = 0; b < block; b++) places[i] += scratch.block_listed[b];
-    if (!there) places[i] = kListed;
+  for (int i = 0; i < kEach; i++) {
+    const std::uint32_t place = i * kThreads + threadIdx.x;
+    std::uint32_t from = place;
+#pragma unroll
+    for (int b = 0; b < kMostBlocks - 1; b++)
+      if (place >= ends[b]) from = (b + 1) * share + place - ends[b];
+    keys[i] = place < total ? scratch.list[from] : core::kNoRow;
   }
-  for (std::uint32_t b = 0; b < blocks; b++) total += scratch.block_listed[b];
   __syncthreads();  // all keys are held
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(kListed / kThreads); i++)
-    if (places[i] < kListed) scratch.list[places[i]] = keys[i];
+  for (int i = 0; i < kEach; i++) scratch.list[i * kThreads + threadIdx.x] = keys[i];
   if (threadIdx.x == 0) scratch.listed = total;
   __syncthreads();
 }

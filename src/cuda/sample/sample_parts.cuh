@@ -22,8 +22,8 @@ constexpr int kMostSegments = kMostBlocks * kWarps;
 constexpr std::uint32_t kSegmentUnit = 256;  // positions that a warp loads at a time, of 16-bit logits
 constexpr std::uint32_t kStep = 4 * kWarp;   // positions that a warp looks at a time
 constexpr int kGroups = 128;                 // of disjoint tokens, whose best ones make a first cut
-constexpr std::uint32_t kListed = 1024;      // candidates that a list holds
-constexpr int kBins = 1024;
+constexpr std::uint32_t kListed = 512;       // candidates that a list holds
+constexpr int kBins = 512;  // as few, so that clusters of 64 rows of 128,256 16-bit logits fit an H200 at a time
 static_assert(kListed * sizeof(std::uint64_t) == kBins * 2 * sizeof(std::uint32_t),
               "a list and the bins change places");
 
@@ -52,10 +52,13 @@ struct drawn_segment {
 
 /// Shared memory of a block, without its part of the row.
 struct sample_scratch {
-  alignas(16) std::uint32_t group_best[kGroups];  // keys of the whole row's groups
+  // Read in vectors of 16 bytes, as the bins: keys of the whole row's groups, and how many keys each block has appended
+  // to its share of the list.
+  alignas(16) std::uint32_t group_best[kGroups];
+  alignas(16) std::uint32_t block_listed[kMostBlocks];
   core::row_params params;
-  std::uint64_t list[kListed];  // of the first block: candidates
-  union {
+  alignas(16) std::uint64_t list[kListed];  // of the first block: candidates
+  union alignas(16) {
     struct {
       std::uint32_t low[kBins];  // a bin's measure, in two words: shared memory adds no longer ones by itself
       std::uint32_t high[kBins];
@@ -73,9 +76,8 @@ struct sample_scratch {
   std::uint64_t told;  // by one thread to the others of its block
   found_bin found;
   drawn_segment drawn;
-  std::uint32_t listed;                     // of the first block: how many were to be appended
-  std::uint32_t appended;                   // by this block, to its share of the first block's list
-  std::uint32_t block_listed[kMostBlocks];  // how many each block has appended to its share
+  std::uint32_t listed;    // of the first block: how many were to be appended
+  std::uint32_t appended;  // by this block, to its share of the first block's list
   std::uint32_t group_cut;
   std::uint32_t border_bin;
 };

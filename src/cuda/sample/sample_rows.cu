@@ -301,7 +301,7 @@ __device__ __forceinline__ row_part<Held> part_of(const sample_args& args, const
 
 /// Blocks that a multiprocessor has room for: shared memory's share of kMostHeld logits decides.
 template <class Stored, bool Plain>
-constexpr int blocks_held = Plain && sizeof(Stored) == 2 ? 4 : 2;
+constexpr int blocks_held = Plain && sizeof(Stored) == 2 ? 5 : 2;
 
 /// @tparam Plain the logits are held as they are stored; else as fp32, penalties, bias and mask applied.
 template <class Stored, bool Plain>

@@ -1,4 +1,4 @@
-// Row-wise top k of rows of up to 51,200 columns: a block a row.
+// Row-wise top k of rows of up to 32,768 columns: a block a row.
 //
 // Why it is fast: several blocks share a multiprocessor, so that the copy engine fills the buffers of some while others
 // search; a row is searched in registers as fp16 numbers, two a register, and a few counts are enough.
@@ -107,8 +107,7 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
   if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
   if (columns <= 12288) return launch_shape_of<Stored, 48, 256, 3>(stream, args, multiprocessors);
   if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3>(stream, args, multiprocessors);
-  if (columns <= 32768) return launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);
-  launch_shape_of<Stored, 64, 800, 1>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Row-wise top k of rows of up to 51,200 columns: a block a row. See block_rows.cu.
+// Row-wise top k of rows of up to 32,768 columns: a block a row. See block_rows.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>
