@@ -148,7 +148,7 @@ inline constexpr float kTemperatures[] = {0.0f, -0.0f, 1e-38f, 1e-6f, 0.5f, 1.0f
 inline constexpr float kTopPs[] = {0.0f,           1e-9f, 0.1f, 0.5f, 0.95f, 0.999f,
                                    0x1.fffffep-1f, 1.0f,  1.0f, 1.0f, 2.0f,  -1.0f};
 inline constexpr float kMinPs[] = {0.0f, 0.0f, 0.0f, 1e-40f, 1e-4f, 0.05f, 1.0f};
-inline constexpr std::int32_t kTopNs[] = {0, 1, 5, 20, 1000};
+inline constexpr std::int32_t kTopNs[] = {0, 1, 5, 20, 500};
 inline constexpr std::int64_t kAllButOne = -2;  ///< of the vocabulary
 inline constexpr std::int64_t kAll = -3;
 inline constexpr std::int64_t kMoreThanAll = -4;

@@ -20,12 +20,15 @@ __device__ __forceinline__ void clear_bins(sample_scratch& scratch) {
   __syncthreads();
 }
 
-/// Adds to a bin, in two words: the lower one's carry is seen by whoever causes it.
-__device__ __forceinline__ void add_to_bin(sample_scratch& scratch, std::uint32_t bin, std::uint64_t measure) {
+/// Adds to a sum of two words in shared memory, which adds no longer ones by itself: whoever causes a carry sees it.
+__device__ __forceinline__ void add_in_words(std::uint32_t& low_word, std::uint32_t& high_word, std::uint64_t measure) {
   const auto low = static_cast<std::uint32_t>(measure);
   auto high = static_cast<std::uint32_t>(measure >> 32);
-  if (low != 0) high += atomicAdd(&scratch.bins.low[bin], low) + low < low ? 1 : 0;
-  if (high != 0) atomicAdd(&scratch.bins.high[bin], high);
+  if (low != 0) high += atomicAdd(&low_word, low) + low < low ? 1 : 0;
+  if (high != 0) atomicAdd(&high_word, high);
+}
+__device__ __forceinline__ void add_to_bin(sample_scratch& scratch, std::uint32_t bin, std::uint64_t measure) {
+  add_in_words(scratch.bins.low[bin], scratch.bins.high[bin], measure);
 }
 
 /// The first bin with which the sum over the cluster's bins reaches target_of(total). All threads of the cluster come,
@@ -147,28 +150,34 @@ __device__ __forceinline__ found_bin weigh_bins(const row_part<Held>& part, cons
 
 // A border of weights, guessed by counting: a count costs a third of a weight, and what the guess leaves open is small.
 
-constexpr float kBinsPerUnit = 16.0f;  // of exponents; a power of two: products with it are exact
-
 /// Bins of exponents around the border of top_p: tokens of the bins before `first` are kept, those after `last` are
-/// not, as far as the guess is right.
+/// not, as far as the guess is right. Bin b begins at exponent start - b / per_unit.
 struct weight_bracket {
-  bool found;
-  std::uint32_t first;
-  std::uint32_t last;
+  float start = 0.0f;
+  float per_unit = 16.0f;  // a power of two
+  bool found = false;
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;
+
+  __device__ __forceinline__ float place(float exponent) const {
+    return core::multiply_once(core::add_once(start, -exponent), per_unit);
+  }
 };
 
-/// Counts what passes the filter in bins of exponents, the bins' weights guessed from their middles. The bracket holds
-/// no more tokens than are ranked at once, or than a list holds if a bin has more. All threads of the cluster come; all
-/// blocks find the same.
+/// Counts what passes the filter in the bracket's bins, guesses the bins' weights from their middles, and narrows the
+/// bracket to those around the border: no more tokens than are ranked at once, or than a list holds. @param before the
+/// weight before all bins. @param target so much is wanted; 0: top_p's share of all. Both are set to those of the
+/// border's bin where its tokens are too many. All threads of the cluster come; all blocks find the same.
 template <class Held, class Filter>
-__device__ __forceinline__ weight_bracket guess_border(const row_part<Held>& part, const Filter& filter,
-                                                       sample_scratch& scratch) {
+__device__ __forceinline__ void guess_border(const row_part<Held>& part, const Filter& filter, weight_bracket& bracket,
+                                             std::uint64_t& before, std::uint64_t& target, sample_scratch& scratch) {
   constexpr std::uint32_t kEach = kBins / kThreads;
+  constexpr std::uint32_t kMostMargin = 8;  // bins
   static_assert(kEach == 2);
   clear_bins(scratch);
   for_each_logit(part, [&](float x, std::uint32_t token) {
-    const float bin = filter.exponent(x) * -kBinsPerUnit;
-    if (bin < static_cast<float>(kBins) && filter.passes(x, token))
+    const float bin = bracket.place(filter.exponent(x));
+    if (bin >= 0.0f && bin < static_cast<float>(kBins) && filter.passes(x, token))
       atomicAdd(&scratch.bins.low[static_cast<std::uint32_t>(bin)], 1u);
   });
   cluster_sync();
@@ -176,26 +185,21 @@ __device__ __forceinline__ weight_bracket guess_border(const row_part<Held>& par
 #pragma unroll
   for (int b = 0; b < kMostBlocks; b++) {  // all of them under way together
     if (b >= static_cast<int>(part.blocks)) continue;
-    const std::uint32_t* there = of_block(scratch.bins.low, b) + threadIdx.x * kEach;
-    const uint2 two = *reinterpret_cast<const uint2*>(there);
+    const uint2 two = *reinterpret_cast<const uint2*>(of_block(scratch.bins.low, b) + threadIdx.x * kEach);
     counts[0] += two.x;
     counts[1] += two.y;
   }
   std::uint64_t weights[kEach];
-  std::uint64_t weight = 0;
-  std::uint64_t count = 0;
 #pragma unroll
   for (std::uint32_t i = 0; i < kEach; i++) {
     const float middle = static_cast<float>(threadIdx.x * kEach + i) + 0.5f;
-    weights[i] = counts[i] * core::weight_of(middle / -kBinsPerUnit);
-    weight += weights[i];
-    count += counts[i];
+    weights[i] = counts[i] * core::weight_of(bracket.start - middle / bracket.per_unit);
   }
   std::uint64_t total = 0;
-  std::uint64_t before = sum_before(weight, scratch, total);
+  std::uint64_t weight_before = before + sum_before(weights[0] + weights[1], scratch, total);
   std::uint64_t counted = 0;
-  std::uint64_t counted_before = sum_before(count, scratch, counted);
-  const std::uint64_t target = core::share_of(total, scratch.params.top_p);
+  std::uint64_t counted_before = sum_before(counts[0] + counts[1], scratch, counted);
+  if (target == 0) target = core::share_of(total, scratch.params.top_p);
   std::uint32_t* up_to = scratch.bins.high;  // how many tokens lie in a bin and those before it
   if (threadIdx.x == 0) scratch.border_bin = kBins;
   __syncthreads();
@@ -203,20 +207,43 @@ __device__ __forceinline__ weight_bracket guess_border(const row_part<Held>& par
   for (std::uint32_t i = 0; i < kEach; i++) {
     counted_before += counts[i];
     up_to[threadIdx.x * kEach + i] = static_cast<std::uint32_t>(counted_before);
-    if (before < target && before + weights[i] >= target) scratch.border_bin = threadIdx.x * kEach + i;
-    before += weights[i];
+    if (weight_before < target && weight_before + weights[i] >= target) {
+      scratch.border_bin = threadIdx.x * kEach + i;
+      scratch.told = weight_before;
+    }
+    weight_before += weights[i];
   }
   __syncthreads();
   const std::uint32_t border = scratch.border_bin;
-  if (border == kBins) return {false, 0, 0};
-  constexpr std::uint32_t kMostMargin = 8;                  // bins
+  bracket.found = false;
+  if (border == kBins) return;
+  before = scratch.told;
   for (std::uint32_t margin = kMostMargin;; margin /= 2) {  // as wide as there is room: the weights are guesses
-    const std::uint32_t first = border - min(border, margin);
-    const std::uint32_t last = min(border + margin, std::uint32_t{kBins - 1});
-    const std::uint32_t inside = up_to[last] - (first > 0 ? up_to[first - 1] : 0);
-    if (inside <= (margin > 0 ? std::uint32_t{kThreads} : kListed)) return {true, first, last};
-    if (margin == 0) return {false, 0, 0};
+    bracket.first = border - min(border, margin);
+    bracket.last = min(border + margin, std::uint32_t{kBins - 1});
+    const std::uint32_t inside = up_to[bracket.last] - (bracket.first > 0 ? up_to[bracket.first - 1] : 0);
+    bracket.found = inside <= (margin > 0 ? std::uint32_t{kThreads} : kListed);
+    if (bracket.found || margin == 0) return;
   }
+}
+
+/// The same, twice if the border's bin has too many tokens: then its own bins.
+template <class Held, class Filter>
+__device__ __forceinline__ weight_bracket guess_bracket(const row_part<Held>& part, const Filter& filter,
+                                                        sample_scratch& scratch) {
+  constexpr float kZoom = 256.0f;
+  weight_bracket bracket;
+  std::uint64_t before = 0;
+  std::uint64_t target = 0;
+#pragma unroll 1
+  for (int i = 0; i < 2; i++) {
+    guess_border(part, filter, bracket, before, target, scratch);
+    if (bracket.found || scratch.border_bin == kBins || i > 0) break;
+    bracket.start -= static_cast<float>(bracket.first) / bracket.per_unit;
+    bracket.per_unit *= kZoom;
+    cluster_sync();  // all have read the bins
+  }
+  return bracket;
 }
 
 }  // namespace shortlist::cuda::sampling

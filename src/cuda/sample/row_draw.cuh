@@ -140,7 +140,7 @@ __device__ __forceinline__ void weigh_bracket(const row_part<Held>& part, const 
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const float exponent = filter.exponent(x[e]);
-      const float bin = exponent * -kBinsPerUnit;
+      const float bin = bracket.place(exponent);
       const bool passes = filter.passes(x[e], first_token + i + e);
       const std::uint64_t weight = passes ? core::weight_of(exponent) : 0;
       const bool is_before = passes && bin < border_begin;

@@ -44,10 +44,11 @@ __device__ __forceinline__ void for_each_near(const row_part<Held>& part, const 
   for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
     const float4 four = load_four(held + i);
     if (!__any_sync(kFullWarp, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) >= border)) continue;
-#pragma unroll 1
+    const float x[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
     for (int e = 0; e < 4; e++) {
-      const float one = e == 0 ? four.x : e == 1 ? four.y : e == 2 ? four.z : four.w;
-      take(filter.passes(one, first_token + i + e), key_of_logit(one, first_token + i + e));
+      if (__any_sync(kFullWarp, x[e] >= border))
+        take(filter.passes(x[e], first_token + i + e), key_of_logit(x[e], first_token + i + e));
     }
   }
 }
@@ -129,30 +130,28 @@ __device__ __forceinline__ void join_shares(std::uint32_t blocks, sample_scratch
   __syncthreads();
 }
 
-/// The key of the `wanted`-th best group: so many tokens reach it, or it is that of no candidate. All threads come.
-__device__ __forceinline__ std::uint32_t cut_of_groups(std::uint32_t wanted, sample_scratch& scratch) {
-  constexpr std::uint32_t kEach = kThreads / kGroups;  // threads that count for a group, each some of the others
-  const std::uint32_t group = threadIdx.x / kEach;
-  const std::uint32_t first = threadIdx.x % kEach * (kGroups / kEach);
-  const std::uint32_t mine = scratch.group_best[group];
-  std::uint32_t rank = 0;
-  const auto count = [&](std::uint32_t other, std::uint32_t of) {
-    rank += other > mine || (other == mine && of < group);
-  };
-#pragma unroll 4
-  for (std::uint32_t g = first; g < first + kGroups / kEach; g += 4) {
-    const uint4 others = *reinterpret_cast<const uint4*>(scratch.group_best + g);
-    count(others.x, g);
-    count(others.y, g + 1);
-    count(others.z, g + 2);
-    count(others.w, g + 3);
+/// A key that at least `wanted` of the groups reach, and hardly more. Every warp searches for itself.
+__device__ __forceinline__ std::uint32_t cut_of_groups(std::uint32_t wanted, const sample_scratch& scratch) {
+  static_assert(kGroups == 4 * kWarp);
+  const uint4 mine = *reinterpret_cast<const uint4*>(scratch.group_best + threadIdx.x % kWarp * 4);
+  std::uint32_t low = __reduce_min_sync(kFullWarp, min(min(mine.x, mine.y), min(mine.z, mine.w)));
+  std::uint32_t high = __reduce_max_sync(kFullWarp, max(max(mine.x, mine.y), max(mine.z, mine.w)));
+  if (wanted == 1) return high;
+  const std::uint32_t enough = wanted + wanted / 4 + 1;
+  std::uint32_t reached = kGroups;
+#pragma unroll 1
+  while (reached > enough && high - low > 1) {  // all reach `low`, fewer than wanted the number above `high`
+    const std::uint32_t middle = low + (high - low) / 2;
+    const std::uint32_t count =
+        __reduce_add_sync(kFullWarp, (mine.x >= middle) + (mine.y >= middle) + (mine.z >= middle) + (mine.w >= middle));
+    if (count >= wanted) {
+      low = middle;
+      reached = count;
+    } else {
+      high = middle;
+    }
   }
-#pragma unroll
-  for (std::uint32_t offset = 1; offset < kEach; offset *= 2)
-    rank += __shfl_xor_sync(kFullWarp, rank, static_cast<int>(offset));
-  if (first == 0 && rank == wanted - 1) scratch.group_cut = mine;
-  __syncthreads();
-  return scratch.group_cut;
+  return low;
 }
 
 /// Beyond so many of the groups, too few are left out for the cut to be near.

@@ -78,7 +78,6 @@ struct sample_scratch {
   drawn_segment drawn;
   std::uint32_t listed;    // of the first block: how many were to be appended
   std::uint32_t appended;  // by this block, to its share of the first block's list
-  std::uint32_t group_cut;
   std::uint32_t border_bin;
 };
 

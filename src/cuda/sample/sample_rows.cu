@@ -188,8 +188,8 @@ __device__ __forceinline__ std::uint32_t settle_border(const row_part<Held>& par
       count_first(keys, by_weight, [&](std::uint64_t key) { return filter.exponent_of_key(key) >= least_kept; });
   for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) {
     const std::uint32_t segment = part.segment_of(core::position_of(keys[i]));
-    atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.segment_kept_weight[segment]),
-              static_cast<unsigned long long>(core::weight_of(filter.exponent_of_key(keys[i]))));
+    auto* words = reinterpret_cast<std::uint32_t*>(&scratch.segment_kept_weight[segment]);
+    add_in_words(words[0], words[1], core::weight_of(filter.exponent_of_key(keys[i])));
   }
   __syncthreads();
   return kept;
@@ -226,7 +226,7 @@ template <class Held, class Filter>
 __device__ __forceinline__ bool draw_by_guess(const core::sample_request& request, std::int64_t row,
                                               const row_part<Held>& part, Filter filter, float least_kept,
                                               sample_scratch& scratch) {
-  const weight_bracket bracket = guess_border(part, filter, scratch);
+  const weight_bracket bracket = guess_bracket(part, filter, scratch);
   if (!bracket.found) return false;
   weigh_bracket(part, filter, bracket, least_kept, scratch);
   cluster_sync();
