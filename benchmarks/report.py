@@ -47,6 +47,16 @@ README_WORK = {
         "top_k/65536x1024/f32/k64/cpu",
         "top_k/1x10000000/f32/k100/cpu",
     ],
+    "logits": [
+        "top_k/1024x50000/f32/k2048/i32",
+        "top_k/64x128256/bf16/k50/i32",
+        "sample/64x128256/bf16/t0.8-k50-p0.95",
+        "sample/1x128256/bf16/t0.8-k50-p0.95",
+        "sample/256x128256/bf16/t0.8-k50-p0.95",
+        "sample/64x128256/f32/t0.8-p0.95",
+        "sample/1x128256/f32/t0.8-k50-p0.95/cpu",
+        "sample/64x128256/bf16/t0.8-k50-p0.95/cpu",
+    ],
 }
 
 
@@ -201,6 +211,12 @@ def readme_section(results):
         lines += [
             "`top_k/65536x256/f32/k32/cpu` reads: the 32 best of each of 65,536 rows of 256 fp32; `i32`: with 32-bit "
             "columns. torch writes 64-bit ones.",
+            "",
+        ]
+    if any(campaign == "logits" for _, campaign, _ in results):
+        lines += [
+            "`sample/64x128256/bf16/t0.8-k50-p0.95` reads: a token of each of 64 rows of 128,256 bf16 logits, at "
+            "temperature 0.8, with top k 50 and top p 0.95. torch's is put together from its pieces.",
             "",
         ]
     return lines

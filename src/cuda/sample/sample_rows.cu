@@ -3,12 +3,14 @@
 // Why it is fast: a row is read once, by 16-byte loads of up to eight blocks; all later passes touch shared memory.
 // With top_k on, a cut that the k best surely reach comes for nothing from the best of 128 disjoint groups of tokens,
 // and what reaches it is a list of about 1.4 k in the first block, which alone orders, weighs and draws. Without top_k,
-// weights are summed up once in bins of their exponents; the border's bin is listed, and only the list is ordered.
+// counts of exponents guess where top_p's border is; one weighing confirms it, and only the border's tokens are listed.
 // Steps: load -> penalties, bias, mask, if there are any -> best of groups, shared -> list of the best, or cuts of the
 // whole row -> draw: from the list; or a segment by the sums of the kept weights, then its token.
 // Exact for any data: sums are integers; a list that overflows is shortened by a cut that is searched by counting, and
 // a border bin that overflows by weighing, keys and tokens as one number, so that no ties are left.
 // Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
+// History, 64 x 128,256 bf16, k 50: appended by remote atomics 31.7 us -> shares of the list, all clusters resident at
+// once, groups cut within a warp 22.8.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
