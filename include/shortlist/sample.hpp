@@ -22,7 +22,7 @@ struct per_row {
   constexpr per_row() = default;
   constexpr per_row(T common) : common(common) {}  // NOLINT(google-explicit-constructor): `.top_k = 50`
   template <class Pointer>                         // deduced, so that a literal 0 is a value
-    requires std::is_same_v<Pointer, const T*> || std::is_same_v<Pointer, T*>
+  requires std::is_same_v<Pointer, const T*> || std::is_same_v<Pointer, T*>
   constexpr per_row(Pointer rows) : common(), rows(rows) {}  // NOLINT(google-explicit-constructor)
 };
 
@@ -108,7 +108,7 @@ inline constexpr std::int32_t kMaxTopLogprobs = 512;
 /// @param logits  [rows, vocab] of f32, f16 or bf16, any strides of 1 or more.
 /// @throws invalid_argument if the logits are f64, vocab is not in [1, kMaxVocab], a common parameter is outside of
 /// what
-///         sample_params allows, a pointer is missing or a stride is wrong; on the CPU also if `begins` are negative or decrease.
+///         sample_params allows, a pointer is missing, a stride is wrong; on the CPU also if `begins` descend.
 /// @throws cuda_error if a launch fails, or the GPU has no scratch memory left for rows that do not fit on the chip.
 /// Cost: one read of the logits. Definition, to the last bit: docs/sampling.md.
 void sample(const stream& s, const value_matrix& logits, const sample_params& params, const sample_output& out);

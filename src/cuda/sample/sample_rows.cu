@@ -2,7 +2,7 @@
 //
 // Why it is fast: a row is read once, by 16-byte loads of up to eight blocks; all later passes touch shared memory.
 // With top_k on, a cut that the k best surely reach comes for nothing from the best of 128 disjoint groups of tokens,
-// and what reaches it is a list of about 1.4 k in the first block, which alone orders, weighs and draws. Without top_k,
+// and what reaches it is a list of about 1.5 k in the first block, which alone orders, weighs and draws. Without top_k,
 // counts of exponents guess where top_p's border is; one weighing confirms it, and only the border's tokens are listed.
 // Steps: load -> penalties, bias, mask, if there are any -> best of groups, shared -> list of the best, or cuts of the
 // whole row -> draw: from the list; or a segment by the sums of the kept weights, then its token.
@@ -27,7 +27,7 @@ namespace {
 
 using namespace sampling;
 
-constexpr std::int64_t kMostHeld = 16'384;  // logits a block: with fp32, two or three blocks share a multiprocessor
+constexpr std::int64_t kMostHeld = 16'384;  // logits a block: two of fp32 share a multiprocessor, five of 16 bits
 constexpr std::int64_t kLeastHeld = 2'048;  // fewer a block do not pay for its part in the meetings
 constexpr std::int64_t kWantedBlocks = 2;   // a multiprocessor, where rows are few
 constexpr std::int64_t kMemoryBytes = std::int64_t{256} << 20;  // of rows that are held in global memory
