@@ -583,8 +583,8 @@ fails 2 'temperature is -1; allowed is 0 or more' sample base.npy -d cpu --tempe
 fails 2 'temperature is nan' sample base.npy -d cpu --temperature nan
 fails 2 'top_p is nan' sample base.npy -d cpu --top-p nan
 fails 2 'min_p is 1.5; allowed is 0 to 1' sample base.npy -d cpu --min-p 1.5
-fails 2 'top_n is -1; allowed is 0 to 1024' sample base.npy -d cpu --top -1
-fails 2 'top_n is 1025' sample base.npy -d cpu --top 1025
+fails 2 'top_n is -1; allowed is 0 to 512' sample base.npy -d cpu --top -1
+fails 2 'top_n is 513' sample base.npy -d cpu --top 513
 fails 2 'seed.* is -1; allowed is 0 to 2.64 - 1' sample base.npy --seed -1
 fails 2 'offset.* is -1; allowed is 0 to 2.64 - 1' sample base.npy --offset -1
 fails 2 'logits.type is f64' sample base_f8.npy -d cpu
