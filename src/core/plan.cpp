@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -105,6 +106,7 @@ constexpr top_k_algorithm_name kCpuTopKAlgorithms[] = {{"whole_rows", top_k_algo
                                                        {"split_rows", top_k_algorithm::split_rows}};
 constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {{"warp_rows", top_k_algorithm::warp_rows},
                                                         {"block_rows", top_k_algorithm::block_rows},
+                                                        {"filter_rows", top_k_algorithm::filter_rows},
                                                         {"stream_rows", top_k_algorithm::stream_rows},
                                                         {"radix_rows", top_k_algorithm::radix_rows}};
 
@@ -159,23 +161,44 @@ constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
   return held * value_bytes + entries;
 }
 
+}  // namespace
+
+std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k) {
+  constexpr double kSample = kFilterRowsSample;
+  constexpr double kSlack = 17.0 / 16;  // of the rank: see sample_cut
+  constexpr double kDeviations = 6;
+  constexpr std::int64_t kLeast = 512;
+  constexpr std::int64_t kSortedRoom = 2;  // a power of two that holds k
+  const double expected = std::min(kSample, static_cast<double>(k) * kSample / static_cast<double>(cols));
+  const double rank =
+      kSlack * (expected + double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast}) + 1;
+  const double reaching = (rank + kDeviations * std::sqrt(rank)) * static_cast<double>(cols) / kSample;
+  return std::max({kLeast, kSortedRoom * k, static_cast<std::int64_t>(std::min(reaching, 0x1p40)) + 1});
+}
+
+namespace {
+
 // The first that can take a shape is its algorithm.
 struct cuda_top_k_rule {
   std::int64_t min_cols = 0;
   std::int64_t max_cols = kAny;
+  std::int64_t min_rows = 0;  // of those that it is chosen for; it takes fewer, too
   std::int64_t max_rows = kAny;
   std::int64_t max_k = kAny;
   std::int64_t max_block_rows_bytes = kAny;
+  std::int64_t max_filter_rows_capacity = kAny;
   bool only_exact_lists = false;  // no mask, no early stop
   bool only_neighbours = true;    // of 16 or 32 bits, one behind the other: no fp64, no stride of columns
   top_k_algorithm algorithm;
   std::string_view reason;
 
-  constexpr bool holds(const top_k_shape& shape) const {
+  constexpr bool holds(const top_k_shape& shape) const { return shape.rows >= min_rows && can_take(shape); }
+  constexpr bool can_take(const top_k_shape& shape) const {
     return shape.cols >= min_cols && shape.cols <= max_cols && shape.rows <= max_rows && shape.k <= max_k &&
            (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
            (!only_neighbours || (shape.col_stride == 1 && shape.type != value_type::f64)) &&
-           (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes);
+           (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes) &&
+           (max_filter_rows_capacity == kAny || filter_rows_capacity(shape.cols, shape.k) <= max_filter_rows_capacity);
   }
 };
 
@@ -194,6 +217,14 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .max_block_rows_bytes = kBlockRowsBytes,
      .algorithm = top_k_algorithm::block_rows,
      .reason = "a row and its entries fit the shared memory of a block: it is read once, while other blocks search"},
+    {.min_cols = kStreamRowsMinCols,
+     .max_cols = std::numeric_limits<std::int32_t>::max(),
+     .min_rows = kFilterRowsMinRows,
+     .max_k = kFilterRowsMaxK,
+     .max_filter_rows_capacity = kFilterRowsMaxCapacity,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::filter_rows,
+     .reason = "many long rows: a block streams a row once past a filter that a sample of it suggests"},
     {.min_cols = kStreamRowsMinCols,
      .max_cols = kStreamRowsMaxCols,
      .max_rows = std::numeric_limits<std::int32_t>::max(),  // a block or more for each
@@ -238,7 +269,7 @@ top_k_choice top_k_by_rules(device_kind kind, const top_k_shape& shape) {
 bool takes(device_kind kind, top_k_algorithm algorithm, const top_k_shape& shape) {
   if (kind == device_kind::cpu) return true;
   return std::ranges::any_of(kCudaTopKRules,
-                             [&](const cuda_top_k_rule& r) { return r.algorithm == algorithm && r.holds(shape); });
+                             [&](const cuda_top_k_rule& r) { return r.algorithm == algorithm && r.can_take(shape); });
 }
 
 /// How often radix_rows reads a row at most: once for each 11 bits of a key, once to write, and twice for an early

@@ -42,6 +42,7 @@ enum class top_k_algorithm : std::uint8_t {
   split_rows,   ///< CPU: a row over all workers: the best of every part, then the best of those
   warp_rows,    ///< CUDA: a row in the registers of a warp's lanes
   block_rows,   ///< CUDA: a row in the shared memory of a block
+  filter_rows,  ///< CUDA: a row streamed once by a block, past a filter that a sample of it suggests
   stream_rows,  ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
   radix_rows,   ///< CUDA: the border's key, digit by digit; serves everything
 };
@@ -54,6 +55,17 @@ inline constexpr std::int64_t kBlockRowsMaxCols = 32'768;
 inline constexpr std::int64_t kStreamRowsMinCols = 1025;                         // shorter rows fit a warp
 inline constexpr std::int64_t kStreamRowsMaxCols = (std::int64_t{1} << 32) - 2;  // a column is half of a key
 inline constexpr std::int64_t kStreamRowsMaxK = 2048;  // lists of it let two blocks share a multiprocessor
+
+inline constexpr std::int64_t kFilterRowsMinRows = 96;  // fewer would leave multiprocessors idle
+inline constexpr std::int64_t kFilterRowsMaxK = 4096;
+inline constexpr std::int64_t kFilterRowsMaxCapacity = 16'384;  // keys of a row's list in shared memory
+inline constexpr int kFilterRowsSample = 4096;                  // columns
+// So many more of a sample than k columns give on average, in roots of that number and a few beside, must reach a cut,
+// so that fewer than k columns reach it in less than one row of 100,000.
+inline constexpr float kFilterRowsDeviations = 4.5f;
+inline constexpr float kFilterRowsLeast = 8.0f;
+/// Keys that filter_rows makes room for: what a cut of its sample may let through, but in one row of a million.
+std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k);
 
 struct top_k_plan {
   top_k_algorithm algorithm = top_k_algorithm::whole_rows;

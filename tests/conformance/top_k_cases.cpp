@@ -256,11 +256,20 @@ std::vector<top_k_case> border_top_k_cases() {
       add({.type = value_type::bf16, .rows = 2, .cols = 128'256, .k = k, .sorted = sorted, .outputs = "values+i32"});
     }
   }
-  for (const std::string_view distribution : {"normal", "ties_90", "all_equal", "ascending", "descending"}) {
+  for (const std::string_view distribution :
+       {"normal", "ties_90", "all_equal", "ascending", "descending", "nan_anywhere"}) {
     add({.rows = 1, .cols = 1'000'000, .k = 100, .distribution = distribution});
     add({.rows = 1, .cols = 1'000'003, .k = 2048, .outputs = "values+i32", .distribution = distribution});
+    add({.rows = 3, .cols = 150'001, .k = 1024, .sorted = true, .distribution = distribution});
+    add({.type = value_type::f16,
+         .rows = 3,
+         .cols = 50'000,
+         .k = 4096,
+         .outputs = "i32",
+         .distribution = distribution});
   }
   add({.type = value_type::f16, .rows = 300, .cols = 33'000, .k = 50, .outputs = "values+i32"});
+  add({.type = value_type::bf16, .rows = 300, .cols = 33'000, .k = 2048, .outputs = "values+i32"});
   // What only the most general kernel serves.
   for (const std::int64_t cols : {1, 33, 1025, 32'769, 200'000}) {
     const std::int64_t k = (cols + 2) / 3;

@@ -237,6 +237,9 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kBlockRowsMaxCols + 1, .k = kStreamRowsMaxK}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = 1'000'000'000, .k = 100, .type = value_type::bf16}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 2048}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows - 1, .cols = 50'000, .k = 2048}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = 1}), filter_rows);
 }
 
 TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
@@ -250,7 +253,7 @@ TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
       {.rows = 9, .cols = 50'000, .k = 100, .early_stop = true},
       {.rows = 9, .cols = 50'000, .k = 100, .mask = true},
       {.rows = 1, .cols = kMaxRows, .k = 1},
-      {.rows = 3'000'000'000, .cols = 50'000, .k = 1},
+      {.rows = 3'000'000'000, .cols = 50'000, .k = 4097},
   };
   for (const top_k_shape& shape : shapes) {
     EXPECT_EQ(on_cuda(shape), top_k_algorithm::radix_rows) << explain_top_k(device_kind::cuda, "a GPU", shape);
@@ -296,7 +299,7 @@ TEST(plan, of_rows_refuses_the_names_of_another_kind_of_device) {
   const std::tuple<device_kind, const char*, const char*> wrong[] = {
       {device_kind::cpu, "radix_rows", "SHORTLIST_FORCE_TOP_K is radix_rows; allowed is whole_rows or split_rows"},
       {device_kind::cuda, "whole_rows",
-       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or stream_rows or radix_rows"}};
+       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or filter_rows or stream_rows or radix_rows"}};
   for (const auto& [kind, name, message] : wrong) {
     const environment_value forced(kForceTopK, name);
     try {

@@ -8,13 +8,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/order.hpp"
 #include "core/plan.hpp"
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/cluster.cuh"
-#include "cuda/device/element.cuh"
 #include "cuda/device/score.cuh"
-#include "cuda/top_k/row_parts.cuh"
+#include "cuda/top_k/long_row.cuh"
 
 namespace shortlist::cuda::streaming {
 
@@ -40,7 +38,7 @@ static_assert(kRingBytes >= core::kStreamRowsMaxK * std::int64_t{sizeof(std::uin
 /// One warp's part of a row, in vectors of 16 bytes counted from the row's first whole one.
 template <class Stored>
 struct row_slice {
-  static constexpr int kPerVector = 16 / static_cast<int>(sizeof(Stored));
+  static constexpr int kPerVector = cuda::kPerVector<Stored>;
   const uint4* vectors;
   std::uint32_t first_column;  // of vector 0
   std::uint32_t begin;
@@ -53,31 +51,6 @@ struct row_slice {
   }
   __device__ __forceinline__ std::uint32_t chunk_end(std::uint32_t first) const { return min(first + chunk, end); }
 };
-
-/// A whole row: the columns before its first vector, its vectors, and the columns behind them.
-template <class Stored>
-struct whole_row {
-  const Stored* values;  // of its first column
-  std::uint32_t first_column;
-  std::uint32_t columns;
-  std::uint32_t head;
-  std::uint32_t vectors;
-
-  __device__ __forceinline__ std::uint32_t tail() const {
-    return columns - head - vectors * row_slice<Stored>::kPerVector;
-  }
-};
-
-template <class Stored>
-__device__ __forceinline__ whole_row<Stored> open_row(const core::top_k_request& request, std::int64_t row) {
-  constexpr std::uint32_t kPerVector = row_slice<Stored>::kPerVector;
-  const row_span span = span_of(request, row);
-  const Stored* values = static_cast<const Stored*>(request.matrix.data) + row * request.matrix.row_stride + span.begin;
-  const auto columns = static_cast<std::uint32_t>(span.count);
-  const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(values) % 16 / sizeof(Stored));
-  const std::uint32_t head = min(columns, past == 0 ? 0 : kPerVector - past);
-  return {values, static_cast<std::uint32_t>(span.begin), columns, head, (columns - head) / kPerVector};
-}
 
 /// The slice of warp `slot` of `slots`. Slices are far apart, so that their first chunks are a sample of the row.
 template <class Stored>
@@ -95,13 +68,6 @@ __device__ __forceinline__ row_slice<Stored> slice_of(const whole_row<Stored>& r
     slice.chunk = min(kChunk, ((length + chunks - 1) / chunks + kLineVectors - 1) / kLineVectors * kLineVectors);
   slice.chunks = (slice.end - slice.begin + slice.chunk - 1) / slice.chunk;
   return slice;
-}
-
-/// What turns the signs of a word of stored values, so that larger is better.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t sign_flip(const core::top_k_request& request) {
-  if (request.options.order == order::largest) return 0;
-  return sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
 }
 
 /// The chunks of a slice, out of order, so that no order of the data makes each chunk better than those before.
@@ -175,24 +141,6 @@ __device__ __forceinline__ void read_stage(const unsigned char* stage, std::uint
 #pragma unroll
   for (int v = 0; v < kVectors; v++)
     raw[v] = make_uint4(raw[v].x ^ flip, raw[v].y ^ flip, raw[v].z ^ flip, raw[v].w ^ flip);
-}
-
-template <class Stored>
-__device__ __forceinline__ void widen_vector(uint4 raw, float (&values)[row_slice<Stored>::kPerVector]) {
-  if constexpr (sizeof(Stored) == 4) {
-    const float4 all = quad<element_type::f32>::widen(raw);
-    values[0] = all.x, values[1] = all.y, values[2] = all.z, values[3] = all.w;
-  } else {
-    using half_vector = quad<std::is_same_v<Stored, float16> ? element_type::f16 : element_type::bf16>;
-    const float4 low = half_vector::widen(make_uint2(raw.x, raw.y));
-    const float4 high = half_vector::widen(make_uint2(raw.z, raw.w));
-    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
-  }
-}
-
-__device__ __forceinline__ std::uint32_t key_of_wide(float value) {
-  return core::score_key(value, metric::inner_product);
 }
 
 /// The larger of two words of stored values, each with each; NaN only against NaN. Of zeros, either.

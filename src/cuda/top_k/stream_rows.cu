@@ -236,14 +236,7 @@ __device__ __forceinline__ void write_row(const stream_args& args, const block_l
   for_each_in_order(list, n, [&](std::uint32_t rank, std::uint64_t key) {
     if (rank >= k) return;
     if (!sorted) key = turned(key);
-    const std::uint32_t column = core::position_of(key);
-    if (request.out.values) {
-      const std::uint32_t bits = core::key_of(key);
-      const float value = is_ambiguous(bits) ? 0.0f : core::from_ascending_key(bits);
-      static_cast<Stored*>(request.out.values)[to + rank] =
-          is_ambiguous(bits) ? data.values[column - data.first_column] : narrowed<Stored>(negated ? -value : value);
-    }
-    write_index(request.out, to + rank, column);
+    write_chosen(request, data, to + rank, key);
   });
   for (std::uint32_t rank = n + threadIdx.x; rank < k; rank += kThreads)
     write_entry<Stored>(request.out, to + rank, worst_value<Stored>(negated), kNoColumn);
