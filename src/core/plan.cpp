@@ -165,7 +165,7 @@ constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
 
 std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k) {
   constexpr double kSample = kFilterRowsSample;
-  constexpr double kSlack = 17.0 / 16;  // of the rank: see sample_cut
+  constexpr double kSlack = 9.0 / 8;  // of the rank: see sample_cut
   constexpr double kDeviations = 6;
   constexpr std::int64_t kLeast = 512;
   constexpr std::int64_t kSortedRoom = 2;  // a power of two that holds k

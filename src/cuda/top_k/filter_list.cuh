@@ -10,23 +10,53 @@
 
 namespace shortlist::cuda::filtering {
 
-/// Keys in shared memory that all threads of a block append to. Those beyond its capacity are counted only.
-struct key_list {
-  std::uint64_t* keys;
+/// Entries in shared memory that all threads of a block append to: columns as they were found, or their keys. Those
+/// beyond the capacity are counted only.
+struct row_list {
+  std::uint64_t* entries;
   std::uint32_t capacity;
 
-  __device__ __forceinline__ void append(std::uint64_t key, filter_scratch& scratch) const {
+  __device__ __forceinline__ void append(std::uint64_t entry, filter_scratch& scratch) const {
     const std::uint32_t place = atomicAdd(&scratch.count, 1u);
-    if (place < capacity) keys[place] = key;
-    atomicMax(&scratch.largest, core::key_of(key));
+    if (place < capacity) entries[place] = entry;
   }
 };
+
+/// A column as it was found: its stored bits above, the column below.
+template <class Stored>
+__device__ __forceinline__ std::uint64_t found_column(Stored value, std::uint32_t column) {
+  std::uint32_t bits;
+  if constexpr (sizeof(Stored) == 4)
+    bits = __float_as_uint(value);
+  else
+    bits = value.bits;
+  return static_cast<std::uint64_t>(bits) << 32 | column;
+}
+template <class Stored>
+__device__ __forceinline__ std::uint64_t key_of_found(std::uint64_t found, bool negated) {
+  const auto bits = static_cast<std::uint32_t>(found >> 32);
+  Stored value;
+  if constexpr (sizeof(Stored) == 4)
+    value = __uint_as_float(bits);
+  else
+    value = {static_cast<std::uint16_t>(bits)};
+  return core::row_key(key_of_value(value, negated), static_cast<std::uint32_t>(found));
+}
 
 /// Calls f(key) for this thread's share of the list's n keys.
 template <class F>
 __device__ __forceinline__ void for_each_key(const std::uint64_t* keys, std::uint32_t n, F f) {
 #pragma unroll 4
   for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(keys[i]);
+}
+
+/// The same where neighbouring threads' keys should lie apart in the list.
+template <class F>
+__device__ __forceinline__ void for_each_key_apart(const std::uint64_t* keys, std::uint32_t n, F f) {
+  const std::uint32_t share = (n + kThreads - 1) / kThreads | 1;  // odd: no two lanes read from one bank
+  const std::uint32_t end = min(n, (threadIdx.x + 1) * share);
+#pragma unroll 4
+  for (std::uint32_t i = threadIdx.x * share; i < end; i++) f(keys[i]);
 }
 
 /// Calls write(place, key) for the n keys that reach the cut, by column: a map has a bit for each column, and the bits
@@ -38,13 +68,11 @@ __device__ __forceinline__ void for_each_by_column(const std::uint64_t* keys, st
   std::uint32_t written = 0;
   for (std::uint32_t start = 0; start < columns; start += kMapColumns) {
     if (start > 0) __syncthreads();  // the map is empty again
-    const auto with_place = [&](auto f) {
-      for_each_key(keys, n, [&](std::uint64_t key) {
-        const std::uint32_t place = core::position_of(key) - first_column - start;
-        if (key >= cut && place < kMapColumns) f(key, place / 32, place % 32);
-      });
-    };
-    with_place([&](std::uint64_t, std::uint32_t word, std::uint32_t bit) { atomicOr(&scratch.map[word], 1u << bit); });
+    const auto place_of = [&](std::uint64_t key) { return core::position_of(key) - first_column - start; };
+    for_each_key_apart(keys, n, [&](std::uint64_t key) {  // neighbours would meet in one word
+      const std::uint32_t place = place_of(key);
+      if (key >= cut && place < kMapColumns) atomicOr(&scratch.map[place / 32], 1u << place % 32);
+    });
     __syncthreads();
     auto* mine = reinterpret_cast<uint4*>(scratch.map) + threadIdx.x * (kWordsPerThread / 4);
     std::uint32_t words[kWordsPerThread];
@@ -67,8 +95,11 @@ __device__ __forceinline__ void for_each_by_column(const std::uint64_t* keys, st
     using packed = std::conditional_t<kWordsPerThread == 8, uint4, uint2>;
     reinterpret_cast<packed*>(scratch.chosen_before)[threadIdx.x] = reinterpret_cast<const packed&>(places);
     __syncthreads();
-    with_place([&](std::uint64_t key, std::uint32_t word, std::uint32_t bit) {
-      write(scratch.chosen_before[word] + __popc(scratch.map[word] & ((1u << bit) - 1)), key);
+    for_each_key(keys, n, [&](std::uint64_t key) {
+      const std::uint32_t place = place_of(key);
+      if (key < cut || place >= kMapColumns) return;
+      const std::uint32_t word = place / 32;
+      write(scratch.chosen_before[word] + __popc(scratch.map[word] & ((1u << place % 32) - 1)), key);
     });
     written += total;
     __syncthreads();

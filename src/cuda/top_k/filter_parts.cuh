@@ -50,16 +50,13 @@ struct alignas(128) filter_scratch {
   std::uint64_t cut;
   found_bin found;
   std::uint32_t totals[kWarps];
-  std::uint32_t count;    // keys that reached the filter: more than the list's capacity where not all are in it
-  std::uint32_t largest;  // high word of the best of them
+  std::uint32_t count;  // columns that reached the filter: more than the list's capacity where not all are in it
   std::uint32_t few_count;
   std::uint32_t single;  // the one high word of a bin's keys
 };
 
-/// The sum of the values of the threads before this one; `total` is that of all. All threads come; two calls need a
-/// barrier between them.
-__device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t& total,
-                                                    filter_scratch& scratch) {
+/// Exclusive sum over the lanes.
+__device__ __forceinline__ std::uint32_t lanes_before(std::uint32_t value) {
   const std::uint32_t lane = threadIdx.x % kWarp;
   std::uint32_t sum = value;
 #pragma unroll
@@ -67,16 +64,20 @@ __device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::ui
     const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
     if (lane >= offset) sum += other;
   }
-  if (lane == kWarp - 1) scratch.totals[threadIdx.x / kWarp] = sum;
+  return sum - value;
+}
+
+/// The sum of the values of the threads before this one; `total` is that of all. All threads come; two calls need a
+/// barrier between them.
+__device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t& total, filter_scratch& scratch) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const std::uint32_t before = lanes_before(value);
+  if (lane == kWarp - 1) scratch.totals[warp] = before + value;
   __syncthreads();
-  std::uint32_t before = sum - value;
-  total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; w++) {
-    if (w < static_cast<int>(threadIdx.x / kWarp)) before += scratch.totals[w];
-    total += scratch.totals[w];
-  }
-  return before;
+  const std::uint32_t of_warp = lane < kWarps ? scratch.totals[lane] : 0;
+  total = __reduce_add_sync(kFullWarp, of_warp);
+  return before + __reduce_add_sync(kFullWarp, lane < warp ? of_warp : 0);
 }
 
 /// Bins of 32-bit numbers: bin b has those from low + (b << shift) on.
@@ -94,13 +95,36 @@ struct number_bins {
   }
 };
 
-/// Counts a number, if it is in a bin.
-__device__ __forceinline__ void count_in(const number_bins& bins, std::uint32_t number, filter_scratch& scratch) {
-  if (number < bins.low) return;
-  std::uint32_t bin = (number - bins.low) >> bins.shift;
-  if (bins.open) bin = min(bin, bins.count - 1);
-  if (bin < bins.count) atomicAdd(&scratch.bins[kBins - 1 - bin], 1u);
-}
+/// Counts numbers in bins; others are passed over. Without a branch, and with addresses that are computed once.
+class bin_counter {
+ public:
+  __device__ __forceinline__ bin_counter(const number_bins& bins, filter_scratch& scratch)
+      : low_(bins.low), shift_(bins.shift), last_bin_(bins.count - 1) {
+    farthest_ = ~bins.low;
+    if (!bins.open) farthest_ = min(farthest_, (bins.count << bins.shift) - 1);
+    best_ = shared_address(&scratch.bins[kBins - 1]);
+    asm volatile("mov.u32 %0, %0;" : "+r"(best_));  // it would be computed anew at every use
+  }
+  __device__ __forceinline__ void count(std::uint32_t number) const {
+    const std::uint32_t beyond = number - low_;
+    const std::uint32_t bin = min(beyond >> shift_, last_bin_);
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.le.u32 there, %1, %2;\n"
+        "@there red.shared.add.u32 [%0], 1;\n"
+        "}" ::"r"(best_ - bin * 4),
+        "r"(beyond), "r"(farthest_)
+        : "memory");
+  }
+
+ private:
+  std::uint32_t low_;
+  std::uint32_t shift_;
+  std::uint32_t last_bin_;
+  std::uint32_t farthest_;
+  std::uint32_t best_;
+};
 
 /// The shift that gives numbers of a range so wide no more bins than there are.
 __device__ __forceinline__ std::uint32_t shift_for(std::uint32_t width) {
@@ -116,34 +140,44 @@ __device__ __forceinline__ void tell_single(bool has, std::uint32_t number, filt
 /// The bin, from the best on, in which the count reaches `wanted`; leaves the bins empty. @returns whether there is
 /// one. All threads come.
 __device__ __forceinline__ bool find_bin(std::uint32_t wanted, found_bin& found, filter_scratch& scratch) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const std::uint32_t warp = threadIdx.x / kWarp;
   __syncthreads();  // all have counted
   auto& mine = reinterpret_cast<uint4*>(scratch.bins)[threadIdx.x];
   const uint4 counts = mine;
   mine = make_uint4(0, 0, 0, 0);
-  std::uint32_t total = 0;
-  std::uint32_t before = sum_before(counts.x + counts.y + counts.z + counts.w, total, scratch);
-  const std::uint32_t of_bin[kBinsPerThread] = {counts.x, counts.y, counts.z, counts.w};
+  const std::uint32_t sum = counts.x + counts.y + counts.z + counts.w;
+  const std::uint32_t of_warp = __reduce_add_sync(kFullWarp, sum);
+  if (lane == 0) scratch.totals[warp] = of_warp;
+  __syncthreads();
+  const std::uint32_t total = lane < kWarps ? scratch.totals[lane] : 0;
+  const std::uint32_t all = __reduce_add_sync(kFullWarp, total);
+  const std::uint32_t before_warp = __reduce_add_sync(kFullWarp, lane < warp ? total : 0);
+  if (before_warp < wanted && wanted <= before_warp + of_warp) {  // one warp
+    std::uint32_t before = before_warp + lanes_before(sum);
+    const std::uint32_t of_bin[kBinsPerThread] = {counts.x, counts.y, counts.z, counts.w};
 #pragma unroll
-  for (int i = 0; i < kBinsPerThread; i++) {
-    if (before < wanted && wanted <= before + of_bin[i])
-      scratch.found = {kBins - 1 - (threadIdx.x * kBinsPerThread + i), before, of_bin[i]};
-    before += of_bin[i];
+    for (int i = 0; i < kBinsPerThread; i++) {
+      if (before < wanted && wanted <= before + of_bin[i])
+        scratch.found = {kBins - 1 - (threadIdx.x * kBinsPerThread + i), before, of_bin[i]};
+      before += of_bin[i];
+    }
   }
   __syncthreads();
   found = scratch.found;
-  return wanted <= total;
+  return wanted <= all;
 }
 
-/// The key that `wanted` of visited keys reach, exactly, by counting in bins of their values, then of their columns.
-/// @param visit calls its argument with each of this thread's keys. @param low no key's value is below it.
-/// @param columns [begin, end) of all keys. @pre at least `wanted` keys, of which there are `wanted` > 0.
-template <class Visit>
-__device__ __forceinline__ std::uint64_t exact_cut(Visit visit, std::uint32_t wanted, std::uint32_t low,
-                                                   std::uint32_t largest, std::uint32_t finest_shift,
-                                                   const uint2& columns, filter_scratch& scratch) {
-  number_bins values{low, shift_for(largest - low)};
+/// Finds the key that exactly `wanted` of the visited keys reach, by counting in bins of their values, then of their
+/// columns. @param first_visit and, from the second time on, `visit` call their argument with each of this thread's
+/// keys. @param values bins that the search begins with. @param columns [begin, end) of all keys.
+/// @returns false if fewer keys than wanted lie in the bins. All threads come; they leave through a barrier.
+template <class FirstVisit, class Visit>
+__device__ __forceinline__ bool find_cut(FirstVisit first_visit, Visit visit, std::uint32_t wanted, number_bins values,
+                                         std::uint32_t finest_shift, const uint2& columns, std::uint64_t& cut,
+                                         filter_scratch& scratch) {
   found_bin found{};
-  const auto gather = [&](auto inside) {  // and choose
+  const auto choose_of_few = [&](auto inside) {
     if (threadIdx.x == 0) scratch.few_count = 0;
     __syncthreads();
     visit([&](std::uint64_t key) {
@@ -159,42 +193,53 @@ __device__ __forceinline__ std::uint64_t exact_cut(Visit visit, std::uint32_t wa
       if (rank == wanted) scratch.cut = mine;
     }
     __syncthreads();
-    return scratch.cut;
+    cut = scratch.cut;
+    return true;
   };
+  const auto count = [&](const auto& visit_by) {
+    const bin_counter counter(values, scratch);
+    visit_by([&](std::uint64_t key) { counter.count(core::key_of(key)); });
+  };
+  count(first_visit);
+  if (!find_bin(wanted, found, scratch)) return false;
   for (;;) {
-    visit([&](std::uint64_t key) { count_in(values, core::key_of(key), scratch); });
-    find_bin(wanted, found, scratch);
     const std::uint32_t begin = values.begin(found.bin);
     wanted -= found.before;
-    if (wanted == found.inside) return static_cast<std::uint64_t>(begin) << 32;
+    cut = static_cast<std::uint64_t>(begin) << 32;
+    if (wanted == found.inside) return true;
+    const bool all_above = values.open && found.bin == values.count - 1;
     const auto inside = [&](std::uint64_t key) { return (core::key_of(key) - begin) >> values.shift == 0; };
-    if (found.inside <= kFew) return gather(inside);
-    if (values.shift > finest_shift) {
-      values = values.within(found.bin, finest_shift);
-      continue;
-    }
-    // All that are left have one value: the first columns are wanted.
-    number_bins places{~(columns.y - 1), shift_for(columns.y - columns.x)};
-    for (;;) {
-      bool has = false;
-      std::uint32_t value = 0;
-      visit([&](std::uint64_t key) {
-        if (!inside(key)) return;
-        count_in(places, static_cast<std::uint32_t>(key), scratch);
-        has = true;
-        value = core::key_of(key);
-      });
-      tell_single(has, value, scratch);
-      find_bin(wanted, found, scratch);
-      const std::uint32_t first = places.begin(found.bin);
-      wanted -= found.before;
-      if (wanted == found.inside) return static_cast<std::uint64_t>(scratch.single) << 32 | first;
-      if (found.inside <= kFew)
-        return gather([&](std::uint64_t key) {
-          return inside(key) && (static_cast<std::uint32_t>(key) - first) >> places.shift == 0;
+    if (!all_above && found.inside <= kFew) return choose_of_few(inside);
+    if (!all_above && values.shift <= finest_shift) {
+      // All that are left have one value: the first columns are wanted.
+      number_bins places{~(columns.y - 1), shift_for(columns.y - columns.x)};
+      for (;;) {
+        bool has = false;
+        std::uint32_t value = 0;
+        const bin_counter counter(places, scratch);
+        visit([&](std::uint64_t key) {
+          if (!inside(key)) return;
+          counter.count(static_cast<std::uint32_t>(key));
+          has = true;
+          value = core::key_of(key);
         });
-      places = places.within(found.bin, 0);
+        tell_single(has, value, scratch);
+        find_bin(wanted, found, scratch);
+        const std::uint32_t first = places.begin(found.bin);
+        wanted -= found.before;
+        cut = static_cast<std::uint64_t>(scratch.single) << 32 | first;
+        if (wanted == found.inside) return true;
+        if (found.inside <= kFew) {
+          return choose_of_few([&](std::uint64_t key) {
+            return inside(key) && (static_cast<std::uint32_t>(key) - first) >> places.shift == 0;
+          });
+        }
+        places = places.within(found.bin, 0);
+      }
     }
+    values = all_above ? number_bins{begin, 32 - kBinBits} : values.within(found.bin, finest_shift);
+    count(visit);
+    find_bin(wanted, found, scratch);
   }
 }
 

@@ -28,6 +28,8 @@ using namespace filtering;
 
 constexpr int kBlocks = 2;  // a multiprocessor holds
 
+constexpr std::int64_t kRingBegin = (sizeof(filter_scratch) + sizeof(chunk_feed<float>) + 127) / 128 * 128;
+
 struct filter_args {
   core::top_k_request request;
   std::uint32_t capacity;  // keys in a block's list
@@ -66,7 +68,10 @@ struct row_sample {
       widen_vector<Stored>(make_uint4(raw[v].x ^ flip, raw[v].y ^ flip, raw[v].z ^ flip, raw[v].w ^ flip), values);
       const std::uint32_t column = row.first_column + row.head + vector(v, row.vectors) * kPerVector<Stored>;
 #pragma unroll
-      for (int e = 0; e < kPerVector<Stored>; e++) f(core::row_key(key_of_wide(values[e]), column + e));
+      for (int e = 0; e < kPerVector<Stored>; e++) {
+        const float number = fmaxf(values[e], core::float_from_bits(0xFF800000u));  // not NaN, which is as bad as -inf
+        f(core::row_key(core::ascending_key(number), column + e));
+      }
     }
   }
 };
@@ -77,33 +82,37 @@ template <class Stored>
 __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sample, const whole_row<Stored>& row,
                                                     std::uint32_t flip, std::uint32_t wanted, std::uint32_t previous,
                                                     filter_scratch& scratch) {
-  constexpr std::uint32_t kSlackShare = 16;  // of what is wanted: a pass less, mostly
-  constexpr std::uint32_t kNearShift = 13;   // bins around the row before's cut: from its half to its double or more
-  constexpr std::uint32_t kAllShift = 32 - kBinBits;
+  constexpr std::uint32_t kSlackShare = 8;   // of what is wanted: a pass less, mostly
+  constexpr std::uint32_t kCoarseShift = 16;  // of kCoarseStep
+  constexpr std::uint32_t kNear = kBins / 2 << kCoarseShift;  // bins around the row before's cut: some octaves
+  constexpr number_bins kAll{0, 32 - kBinBits};
   const std::uint32_t slack = wanted / kSlackShare + 1;
-  number_bins bins{0, kAllShift};
-  if (previous >= kBins / 2 << kNearShift) bins = {previous - (kBins / 2 << kNearShift), kNearShift, kBins, true};
+  number_bins bins = kAll;
+  if (previous >= kNear) bins = {previous / kCoarseStep * kCoarseStep - kNear, kCoarseShift, kBins, true};
   found_bin found{};
   for (;;) {
-    sample.for_each_key(row, flip, [&](std::uint64_t key) { count_in(bins, core::key_of(key), scratch); });
+    const bin_counter counter(bins, scratch);
+    sample.for_each_key(row, flip, [&](std::uint64_t key) { counter.count(core::key_of(key)); });
     if (!find_bin(wanted, found, scratch) || (bins.open && found.bin == kBins - 1)) {
-      bins = {0, kAllShift};
+      bins = kAll;
       continue;
     }
     const std::uint32_t begin = bins.begin(found.bin);
     if (found.inside <= slack) return static_cast<std::uint64_t>(begin) << 32;
     wanted -= found.before;
-    if (bins.shift > kFinestShift<Stored>) {
-      bins = bins.within(found.bin, kFinestShift<Stored>);
+    const std::uint32_t finest = bins.shift > kCoarseShift ? kCoarseShift : kFinestShift<Stored>;
+    if (bins.shift > finest) {
+      bins = bins.within(found.bin, finest);
       continue;
     }
     // One value fills the bin: it is cut by columns.
     const number_bins places{~(row.first_column + row.columns - 1), shift_for(row.columns)};
     bool has = false;
     std::uint32_t value = 0;
+    const bin_counter of_places(places, scratch);
     sample.for_each_key(row, flip, [&](std::uint64_t key) {
       if ((core::key_of(key) - begin) >> bins.shift != 0) return;
-      count_in(places, static_cast<std::uint32_t>(key), scratch);
+      of_places.count(static_cast<std::uint32_t>(key));
       has = true;
       value = core::key_of(key);
     });
@@ -113,7 +122,7 @@ __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sa
   }
 }
 
-/// How many of the sample must reach a cut for k of the row's columns to reach it, but for one row in a million: the
+/// How many of the sample must reach a cut for k of the row's columns to reach it, but for one row in 100,000: the
 /// count of those that k columns would give spreads by its root.
 __device__ __forceinline__ std::uint32_t sampled_rank(std::uint32_t k, std::uint32_t columns) {
   const float expected = static_cast<float>(k) * core::kFilterRowsSample / static_cast<float>(columns);
@@ -121,35 +130,33 @@ __device__ __forceinline__ std::uint32_t sampled_rank(std::uint32_t k, std::uint
   return min(static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(core::kFilterRowsSample));
 }
 
-/// Appends the marked columns of a chunk to the list. @param mine the thread's first vector of the chunk.
-/// @param column its first one's. All lanes of a warp come.
+/// Appends the marked columns of a chunk to the list, as they are found. @param mine the thread's first vector of the
+/// chunk. @param column its first one's. All lanes of a warp come.
 template <class Stored>
 __device__ __forceinline__ void append_marked(std::uint32_t marks, const uint4* mine, std::uint32_t column,
-                                              bool negated, const key_list& list, filter_scratch& scratch) {
+                                              const row_list& list, filter_scratch& scratch) {
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t count = __popc(marks);
-  std::uint32_t sum = count;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset <<= 1) {
-    const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
-    if (lane >= offset) sum += other;
-  }
-  std::uint32_t first = 0;
-  if (lane == kWarp - 1) first = atomicAdd(&scratch.count, sum);
-  first = __shfl_sync(kFullWarp, first, kWarp - 1);
-  if (first + __shfl_sync(kFullWarp, sum, kWarp - 1) > list.capacity) return;  // the row will be searched otherwise
-  std::uint64_t* to = list.keys + first + sum - count;
+  const std::uint32_t all = __reduce_add_sync(kFullWarp, count);
+  std::uint32_t begin = 0;  // of the warp's entries
+  if (lane == 0) begin = atomicAdd(&scratch.count, all);
+  const std::uint32_t before = lanes_before(count);
+  begin = __shfl_sync(kFullWarp, begin, 0);
+  if (begin + all > list.capacity) return;  // the row will be searched otherwise
+  std::uint64_t* to = list.entries + begin + before;
   const Stored* values = reinterpret_cast<const Stored*>(mine);
-  std::uint32_t largest = 0;
-  for (; marks; marks &= marks - 1) {
-    const std::uint32_t at = column_of_mark<Stored>(__ffs(static_cast<int>(marks)) - 1);
-    const float value = core::widen(values[at]);
-    const std::uint32_t key = core::ascending_key(negated ? -value : value);
-    *to++ = core::row_key(key, column + at);
-    largest = max(largest, key);
+  while (marks) {  // two at a time: their loads overlap
+    const std::uint32_t first = column_of_mark<Stored>(__ffs(static_cast<int>(marks)) - 1);
+    const Stored value = values[first];
+    marks &= marks - 1;
+    const bool two = marks != 0;
+    const std::uint32_t second = two ? column_of_mark<Stored>(__ffs(static_cast<int>(marks)) - 1) : first;
+    const Stored other = values[second];
+    marks &= marks - 1;
+    to[0] = found_column(value, column + first);
+    if (two) to[1] = found_column(other, column + second);
+    to += 2;
   }
-  largest = __reduce_max_sync(kFullWarp, largest);
-  if (lane == 0) atomicMax(&scratch.largest, largest);
 }
 
 /// Calls f(key) for this thread's share of a row in global memory, NaN too.
@@ -160,50 +167,64 @@ __device__ __forceinline__ void for_each_of_row(const whole_row<Stored>& row, bo
     f(core::row_key(key_of_value(row.values[i], negated), row.first_column + i));
 }
 
-/// Fills the list with the k best of a row, read from global memory; with all of it if it has no more. For rows whose
-/// sample was wrong, and short ones. All threads come; they leave through a barrier.
+/// A row that is searched by its keys: one whose sample was wrong, or a short one. Lists the keys of its k best, or of
+/// all its columns if it has no more, and finds the cut that the k best reach. All threads come, after a barrier; they
+/// leave through one.
 template <class Stored>
-__device__ __noinline__ void list_by_keys(const whole_row<Stored>& row, bool negated, std::uint32_t k,
-                                          const key_list& list, filter_scratch& scratch) {
-  std::uint64_t cut = 0;
-  if (row.columns > list.capacity) {
+__device__ __forceinline__ std::uint64_t list_by_keys(const whole_row<Stored>& row, bool negated, std::uint32_t k,
+                                                   const row_list& list, filter_scratch& scratch) {
+  std::uint64_t cut = 1;  // every key reaches it
+  if (row.columns > k) {
     const auto visit = [&](auto f) { for_each_of_row(row, negated, f); };
-    cut = exact_cut(visit, k, 0, ~0u, kFinestShift<Stored>,
-                    make_uint2(row.first_column, row.first_column + row.columns), scratch);
+    find_cut(visit, visit, k, number_bins{0, 32 - kBinBits}, kFinestShift<Stored>,
+             make_uint2(row.first_column, row.first_column + row.columns), cut, scratch);
   }
-  __syncthreads();  // the count has been read
   if (threadIdx.x == 0) scratch.count = 0;
   __syncthreads();
   for_each_of_row(row, negated, [&](std::uint64_t key) {
     if (key >= cut) list.append(key, scratch);
   });
   __syncthreads();
+  return cut;
 }
 
-/// Writes the k best of the list's n keys in the order that the request asks for, padded. All threads come, after a
-/// barrier; they leave through one.
+/// Finds the cut that the k best of the list's n columns reach, which become their keys. @param least no column's key
+/// is below it. @returns false if fewer than k are numbers. All threads come, after a barrier; they leave through one.
+template <class Stored>
+__device__ __forceinline__ bool cut_list(const whole_row<Stored>& row, bool negated, std::uint32_t k, std::uint32_t n,
+                                         std::uint64_t least, const row_list& list, std::uint64_t& cut,
+                                         filter_scratch& scratch) {
+  constexpr std::uint32_t kUsualShift = 14;  // bins of two octaves: the k-th best is mostly alone with a few in one
+  const auto visit_found = [&](auto f) {
+#pragma unroll 4
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+      const std::uint64_t key = key_of_found<Stored>(list.entries[i], negated);
+      list.entries[i] = key;
+      f(key);
+    }
+  };
+  const auto visit = [&](auto f) { for_each_key(list.entries, n, f); };
+  const bool one_value = static_cast<std::uint32_t>(least) != 0;
+  const number_bins bins{core::key_of(least), one_value ? kFinestShift<Stored> : kUsualShift, kBins, true};
+  return find_cut(visit_found, visit, k, bins, kFinestShift<Stored>,
+                  make_uint2(row.first_column, row.first_column + row.columns), cut, scratch);
+}
+
+/// Writes the k best of the list's n keys, those that reach the cut, in the order that the request asks for, padded.
+/// All threads come, after a barrier; they leave through one.
 template <class Stored>
 __device__ __forceinline__ void write_best(const core::top_k_request& request, std::int64_t index,
-                                           const whole_row<Stored>& row, std::uint32_t n, std::uint64_t least,
-                                           const key_list& list, filter_scratch& scratch) {
+                                           const whole_row<Stored>& row, std::uint32_t n, std::uint64_t cut,
+                                           const row_list& list, filter_scratch& scratch) {
   const auto k = static_cast<std::uint32_t>(request.options.k);
-  std::uint64_t cut = 1;  // every key
-  if (n > k) {
-    const auto visit = [&](auto f) { for_each_key(list.keys, n, f); };
-    cut = exact_cut(visit, k, core::key_of(least), scratch.largest, kFinestShift<Stored>,
-                    make_uint2(row.first_column, row.first_column + row.columns), scratch);
-  }
-  const std::int64_t to = index * k;
-  const auto write = [&](std::uint32_t place, std::uint64_t key) { write_chosen(request, row, to + place, key); };
+  const row_writer<Stored> write(request, index, row);
   if (request.options.sorted) {
-    if (n > k) keep_from(list.keys, n, cut, scratch);
-    for_each_in_order(list.keys, min(n, k), write);
+    if (n > k) keep_from(list.entries, n, cut, scratch);
+    for_each_in_order(list.entries, min(n, k), write);
   } else {
-    for_each_by_column(list.keys, n, cut, row.first_column, row.columns, scratch, write);
+    for_each_by_column(list.entries, n, cut, row.first_column, row.columns, scratch, write);
   }
-  const bool negated = request.options.order == order::smallest;
-  for (std::uint32_t place = n + threadIdx.x; place < k; place += kThreads)
-    write_entry<Stored>(request.out, to + place, worst_value<Stored>(negated), kNoColumn);
+  for (std::uint32_t place = n + threadIdx.x; place < k; place += kThreads) write.pad(place);
   __syncthreads();  // the list has been read
 }
 
@@ -211,22 +232,24 @@ template <class Stored>
 __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __grid_constant__ filter_args args) {
   const core::top_k_request& request = args.request;
   auto& scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared());
-  auto* ring = reinterpret_cast<uint4*>(&scratch + 1);
-  const key_list list{reinterpret_cast<std::uint64_t*>(ring + kRingBytes / 16), args.capacity};
+  auto& feed = *reinterpret_cast<chunk_feed<Stored>*>(&scratch + 1);
+  auto* ring = reinterpret_cast<uint4*>(dynamic_shared() + kRingBegin);
+  const row_list list{reinterpret_cast<std::uint64_t*>(ring + kRingBytes / 16), args.capacity};
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
   const std::uint32_t flip = sign_flip<Stored>(request);
 
   for (int i = threadIdx.x; i < kMapWords; i += kThreads) scratch.map[i] = 0;
-  if (threadIdx.x < kStages<Stored>) {
-    barrier_init(&scratch.full[threadIdx.x], 1);
-    scratch.left[threadIdx.x] = 0;
+  if (threadIdx.x < kStages<Stored>) scratch.left[threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages<Stored>; s++) barrier_init(&scratch.full[s], 1);
+    barrier_init_fence();
+    feed.row = blockIdx.x;
+    feed.open(request, args.capacity);
+    for (int s = 0; s < kStages<Stored>; s++)
+      feed.fill(ring + s * kChunk<Stored>, &scratch.full[s], request, args.capacity);
   }
-  if (threadIdx.x == 0) barrier_init_fence();
   __syncthreads();
-  chunk_feed<Stored> feed(request, args.capacity);
-#pragma unroll 1
-  for (int s = 0; s < kStages<Stored>; s++) feed.feed(ring + s * kChunk<Stored>, &scratch.full[s], threadIdx.x == 0);
 
   std::uint32_t turn = 0;  // chunks so far
   std::uint32_t previous = 0;
@@ -237,46 +260,54 @@ __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __
   for (std::int64_t index = blockIdx.x; index < request.matrix.rows; index += gridDim.x) {
     const whole_row<Stored> next =
         index + gridDim.x < request.matrix.rows ? open_row<Stored>(request, index + gridDim.x) : whole_row<Stored>{};
-    if (threadIdx.x == 0) {
-      scratch.count = 0;
-      scratch.largest = 0;
-    }
-    std::uint64_t cut = 0;
-    if (row.columns > args.capacity) {
-      cut = sample_cut(sample, row, flip, sampled_rank(k, row.columns), previous, scratch);
-      previous = core::key_of(cut);
-      const row_filter<Stored> filter(cut, row);
-      if (threadIdx.x < row.head + row.tail()) {
-        const std::uint32_t at =
-            threadIdx.x < row.head ? threadIdx.x : row.columns - row.tail() + threadIdx.x - row.head;
-        const std::uint64_t key = core::row_key(key_of_value(row.values[at], negated), row.first_column + at);
-        if (filter.reached_by(key, threadIdx.x < row.head ? 0 : row.vectors)) list.append(key, scratch);
+    if (threadIdx.x == 0) scratch.count = 0;
+    const bool streamed = row.columns > args.capacity;
+    std::uint64_t least = 0;
+    if (streamed) {
+      least = sample_cut(sample, row, flip, sampled_rank(k, row.columns), previous, scratch);
+      previous = core::key_of(least);
+      const row_filter<Stored> filter(least, row, negated);
+      if (threadIdx.x < row.head + row.tail()) {  // the columns beside the vectors
+        const bool behind = threadIdx.x >= row.head;
+        const std::uint32_t at = threadIdx.x + (behind ? row.vectors * kPerVector<Stored> : 0);
+        const Stored value = row.values[at];
+        if (filter.reached_by(value, behind ? row.vectors : 0))
+          list.append(found_column(value, row.first_column + at), scratch);
       }
+      const std::uint32_t first_column = row.first_column + row.head + threadIdx.x * kPerVector<Stored>;
 #pragma unroll 1
       for (std::uint32_t first = 0; first < row.vectors; first += kChunk<Stored>, turn++) {
         const std::uint32_t s = turn % kStages<Stored>;
         uint4* stage = ring + s * kChunk<Stored>;
-        barrier_wait(&scratch.full[s], turn / kStages<Stored> & 1);
         const uint4* mine = stage + threadIdx.x;
-        const std::uint32_t vector = first + threadIdx.x;
-        const std::uint32_t marks =
-            marks_of_chunk(mine, min(kChunk<Stored>, row.vectors - first), vector, filter, negated);
-        append_marked<Stored>(marks, mine, row.first_column + row.head + vector * kPerVector<Stored>, negated, list,
-                              scratch);
+        const std::uint32_t there = min(kChunk<Stored>, row.vectors - first);
+        barrier_wait(&scratch.full[s], turn / kStages<Stored> & 1);
+        std::uint32_t marks;
+        if (filter.coarse == 0 || there < kChunk<Stored>)
+          marks = careful_marks(mine, there, first + threadIdx.x, filter);
+        else if (negated)
+          marks = coarse_marks<Stored, true>(mine, filter.coarse);
+        else
+          marks = coarse_marks<Stored, false>(mine, filter.coarse);
+        append_marked<Stored>(marks, mine, first_column + first * kPerVector<Stored>, list, scratch);
         // The last warp to leave a stage has it filled again.
         __syncwarp();
-        const bool last = threadIdx.x % kWarp == 0 && atomicAdd(&scratch.left[s], 1u) % kWarps == kWarps - 1;
-        if (last) async_fence();
-        feed.feed(stage, &scratch.full[s], last);
+        if (threadIdx.x % kWarp == 0 && atomicAdd(&scratch.left[s], 1u) % kWarps == kWarps - 1) {
+          __threadfence_block();  // it sees the feed as the warp before left it
+          async_fence();
+          feed.fill(stage, &scratch.full[s], request, args.capacity);
+          __threadfence_block();
+        }
       }
     }
     if (next.columns > args.capacity) sample.load(next);
     __syncthreads();  // the list is complete
     std::uint32_t n = scratch.count;
-    if (n < min(k, row.columns) || n > args.capacity || row.columns <= args.capacity) {
-      cut = 0;
-      list_by_keys(row, negated, k, list, scratch);
-      n = scratch.count;
+    std::uint64_t cut = 1;
+    if (!streamed || n < k || n > args.capacity || !cut_list(row, negated, k, n, least, list, cut, scratch)) {
+      __syncthreads();  // all have read the count
+      cut = list_by_keys(row, negated, k, list, scratch);
+      n = min(k, row.columns);
     }
     write_best(request, index, row, n, cut, list, scratch);
     row = next;
@@ -290,8 +321,7 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
   const filter_args args{request, static_cast<std::uint32_t>(capacity)};
   launch_shape shape;
   shape.threads = kThreads;
-  shape.shared_bytes = static_cast<std::int64_t>(sizeof(filter_scratch)) + kRingBytes +
-                       capacity * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  shape.shared_bytes = kRingBegin + kRingBytes + capacity * static_cast<std::int64_t>(sizeof(std::uint64_t));
   const std::int64_t fitting =
       blocks_per_multiprocessor(filter_rows_kernel<Stored>, kThreads, shape.shared_bytes, kWhat);
   shape.grid =

@@ -62,19 +62,46 @@ __device__ __forceinline__ std::uint32_t key_of_wide(float value) {
   return core::score_key(value, metric::inner_product);
 }
 
-/// Writes an entry of the result. @param key of the chosen column, in a search for the largest.
+/// Writes the entries of one row of the result.
 template <class Stored>
-__device__ __forceinline__ void write_chosen(const core::top_k_request& request, const whole_row<Stored>& data,
-                                             std::int64_t to, std::uint64_t key) {
-  const std::uint32_t column = core::position_of(key);
-  if (request.out.values) {
-    const std::uint32_t bits = core::key_of(key);
-    const float value = is_ambiguous(bits) ? 0.0f : core::from_ascending_key(bits);
-    static_cast<Stored*>(request.out.values)[to] =
-        is_ambiguous(bits) ? data.values[column - data.first_column]
-                           : narrowed<Stored>(request.options.order == order::smallest ? -value : value);
+class row_writer {
+ public:
+  __device__ __forceinline__ row_writer(const core::top_k_request& request, std::int64_t index,
+                                        const whole_row<Stored>& row)
+      : row_(row), negated_(request.options.order == order::smallest) {
+    const std::int64_t to = index * request.options.k;
+    if (request.out.values) values_ = static_cast<Stored*>(request.out.values) + to;
+    if (!request.out.indices) return;
+    if (request.out.indices_as == index_type::i32)
+      short_indices_ = static_cast<std::int32_t*>(request.out.indices) + to;
+    else
+      long_indices_ = static_cast<std::int64_t*>(request.out.indices) + to;
   }
-  write_index(request.out, to, column);
-}
+  /// @param key of the chosen column, in a search for the largest.
+  __device__ __forceinline__ void operator()(std::uint32_t place, std::uint64_t key) const {
+    const std::uint32_t column = core::position_of(key);
+    if (values_) {
+      const std::uint32_t bits = core::key_of(key);
+      const float value = core::from_ascending_key(bits);
+      Stored stored = narrowed<Stored>(negated_ ? -value : value);
+      if (is_ambiguous(bits)) stored = row_.values[column - row_.first_column];
+      values_[place] = stored;
+    }
+    if (short_indices_) short_indices_[place] = static_cast<std::int32_t>(column);
+    if (long_indices_) long_indices_[place] = column;
+  }
+  __device__ __forceinline__ void pad(std::uint32_t place) const {
+    if (values_) values_[place] = worst_value<Stored>(negated_);
+    if (short_indices_) short_indices_[place] = static_cast<std::int32_t>(kNoColumn);
+    if (long_indices_) long_indices_[place] = kNoColumn;
+  }
+
+ private:
+  const whole_row<Stored>& row_;
+  Stored* values_ = nullptr;
+  std::int32_t* short_indices_ = nullptr;
+  std::int64_t* long_indices_ = nullptr;
+  bool negated_;
+};
 
 }  // namespace shortlist::cuda

@@ -211,7 +211,6 @@ template <class Stored>
 __device__ __forceinline__ void write_row(const stream_args& args, const block_list& list, std::int64_t row,
                                           const whole_row<Stored>& data) {
   const core::top_k_request& request = args.request;
-  const bool negated = request.options.order == order::smallest;
   const bool sorted = request.options.sorted;
   const auto k = static_cast<std::uint32_t>(request.options.k);
   if (list.count() > k && list.count() > kCounted) keep_best(list, k);
@@ -232,14 +231,11 @@ __device__ __forceinline__ void write_row(const stream_args& args, const block_l
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) list.keys[i] = turned(list.keys[i]);
   }
   __syncthreads();
-  const std::int64_t to = row * k;
+  const row_writer<Stored> write(request, row, data);
   for_each_in_order(list, n, [&](std::uint32_t rank, std::uint64_t key) {
-    if (rank >= k) return;
-    if (!sorted) key = turned(key);
-    write_chosen(request, data, to + rank, key);
+    if (rank < k) write(rank, sorted ? key : turned(key));
   });
-  for (std::uint32_t rank = n + threadIdx.x; rank < k; rank += kThreads)
-    write_entry<Stored>(request.out, to + rank, worst_value<Stored>(negated), kNoColumn);
+  for (std::uint32_t rank = n + threadIdx.x; rank < k; rank += kThreads) write.pad(rank);
 }
 
 /// Agrees once more, on a cut of what the team's lists hold. @param end of the list's memory and what is free behind it
