@@ -1,4 +1,4 @@
-// The chunks of a block's rows on their way through shared memory, and which of their columns reach a filter. See
+// The pieces of a warp's rows on their way through shared memory, and which of their columns reach a filter. See
 // filter_rows.cu.
 #pragma once
 
@@ -80,7 +80,7 @@ __device__ __forceinline__ std::uint32_t marks_of_pair(std::uint32_t values, std
   return __hge2_mask(reinterpret_cast<const pair&>(values), reinterpret_cast<const pair&>(least)) & 0x00010001u;
 }
 
-/// Marks of a thread's vectors of a whole chunk: bits b and 16 + b are the columns of its word b of two. Of fp32, NaN
+/// Marks of a lane's vectors of a whole piece: bits b and 16 + b are the columns of its word b of two. Of fp32, NaN
 /// may be marked, too.
 template <class Stored, bool Negated>
 __device__ __forceinline__ std::uint32_t coarse_marks(const uint4* mine, std::uint32_t least) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ std::uint32_t coarse_marks(const uint4* mine, std::ui
   constexpr std::uint32_t kSigns = Negated ? 0x80008000u : 0;
   uint4 raw[kVectors<Stored>];
 #pragma unroll
-  for (int v = 0; v < kVectors<Stored>; v++) raw[v] = mine[v * kThreads];
+  for (int v = 0; v < kVectors<Stored>; v++) raw[v] = mine[v * kWarp];
   std::uint32_t marks = 0;
 #pragma unroll
   for (int v = 0; v < kVectors<Stored>; v++) {
@@ -105,17 +105,17 @@ __device__ __forceinline__ std::uint32_t coarse_marks(const uint4* mine, std::ui
   return marks;
 }
 
-/// The same of any chunk and for any filter. @param there vectors of the chunk. @param vector of the thread's first in
+/// The same of any piece and for any filter. @param there vectors of the piece. @param vector of the lane's first in
 /// the row.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t careful_marks(const uint4* mine, std::uint32_t there, std::uint32_t vector,
-                                                    const row_filter<Stored>& filter) {
+                                                       const row_filter<Stored>& filter) {
   std::uint32_t marks = 0;
 #pragma unroll 1
-  for (int v = 0; v < kVectors<Stored> && threadIdx.x + v * kThreads < there; v++) {
-    const uint4 raw = mine[v * kThreads];
+  for (int v = 0; v < kVectors<Stored> && threadIdx.x % kWarp + v * kWarp < there; v++) {
+    const uint4 raw = mine[v * kWarp];
     const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    const auto least = filter.of(vector + v * kThreads);
+    const auto least = filter.of(vector + v * kWarp);
     std::uint32_t of_vector = 0;
     if constexpr (sizeof(Stored) == 4) {
 #pragma unroll
@@ -132,46 +132,86 @@ __device__ __forceinline__ std::uint32_t careful_marks(const uint4* mine, std::u
   }
   return marks;
 }
-/// Which column of a thread's share of a chunk a mark stands for, counted from its first one's.
+/// Which column of a lane's share of a piece a mark stands for, counted from its first one's.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t column_of_mark(std::uint32_t bit) {
-  constexpr std::uint32_t kPitch = kThreads * kPerVector<Stored>;  // columns from a thread's vector to its next
+  constexpr std::uint32_t kPitch = kWarp * kPerVector<Stored>;  // columns from a lane's vector to its next
   const std::uint32_t word = bit % 16;
   return word / kMarkWords<Stored> * kPitch + word % kMarkWords<Stored> * 2 + bit / 16;
 }
 
-/// Where a block's rows are on their way into the ring: rows blockIdx.x, blockIdx.x + gridDim.x, .., chunk by chunk.
-/// One for the block; the warp that leaves a stage last fills it again.
+/// A warp's share of a row: every kWarps-th piece of its vectors, and a part of those behind the last whole round.
 template <class Stored>
-struct chunk_feed {
-  std::int64_t row;
-  const uint4* from;
-  std::uint32_t vectors;
-  std::uint32_t next;
+struct row_pieces {
+  const uint4* from = nullptr;
+  std::uint32_t rounds = 0;     // of whole pieces, one for each warp
+  std::uint32_t rest_from = 0;  // the vectors of the last piece
+  std::uint32_t rest = 0;
 
-  /// Goes to the first row from `row` on that takes this way: one of more columns than these.
-  __device__ __forceinline__ void open(const core::top_k_request& request, std::uint32_t columns) {
-    for (; row < request.matrix.rows; row += gridDim.x) {
-      const whole_row<Stored> data = open_row<Stored>(request, row);
-      if (data.columns <= columns) continue;
-      from = reinterpret_cast<const uint4*>(data.values + data.head);
-      vectors = data.vectors;
-      next = 0;
-      return;
+  __device__ __forceinline__ row_pieces() = default;
+  __device__ __forceinline__ explicit row_pieces(const whole_row<Stored>& row)
+      : from(reinterpret_cast<const uint4*>(row.values + row.head)) {
+    constexpr std::uint32_t kRound = kPiece<Stored> * kWarps;
+    rounds = row.vectors / kRound;
+    const std::uint32_t behind = row.vectors % kRound;
+    const std::uint32_t share = (behind + kThreads - 1) / kThreads * kWarp;
+    const std::uint32_t mine = min(threadIdx.x / kWarp * share, behind);
+    rest_from = rounds * kRound + mine;
+    rest = min(share, behind - mine);
+  }
+  __device__ __forceinline__ std::uint32_t count() const { return rounds + (rest > 0 ? 1 : 0); }
+  __device__ __forceinline__ std::uint32_t first_vector(std::uint32_t piece) const {
+    return piece < rounds ? (piece * kWarps + threadIdx.x / kWarp) * kPiece<Stored> : rest_from;
+  }
+  __device__ __forceinline__ std::uint32_t vectors_of(std::uint32_t piece) const {
+    return piece < rounds ? kPiece<Stored> : rest;
+  }
+};
+
+/// A warp's stages: filled in order with the pieces of the row at hand and of the next one, and used in that order.
+template <class Stored>
+class piece_ring {
+ public:
+  __device__ __forceinline__ piece_ring(uint4* stages, std::uint64_t* full) : stages_(stages), full_(full) {}
+
+  /// Begins to copy what there is room for. All lanes come, and have left the stages that are free.
+  __device__ __forceinline__ void fill(const row_pieces<Stored>& row, const row_pieces<Stored>& next) {
+    while (filled_ - used_ < kStages<Stored> && fill_one(row, next)) {
     }
   }
-  /// Begins to copy the next chunk, if there is one. One thread comes.
-  __device__ __forceinline__ void fill(uint4* stage, std::uint64_t* full, const core::top_k_request& request,
-                                       std::uint32_t columns) {
-    if (row >= request.matrix.rows) return;
-    const std::uint32_t bytes = min(kChunk<Stored>, vectors - next) * 16;
-    barrier_expect(full, bytes);
-    bulk_copy(stage, from + next, bytes, full);
-    next += kChunk<Stored>;
-    if (next < vectors) return;
-    row += gridDim.x;
-    open(request, columns);
+  __device__ __forceinline__ bool fill_one(const row_pieces<Stored>& row, const row_pieces<Stored>& next) {
+    const bool is_next = piece_ >= row.count();
+    const std::uint32_t piece = piece_ - (is_next ? row.count() : 0);
+    if (is_next && piece >= next.count()) return false;
+    if (threadIdx.x % kWarp == 0) {
+      const std::uint32_t s = filled_ % kStages<Stored>;
+      const uint4* from = is_next ? next.from + next.first_vector(piece) : row.from + row.first_vector(piece);
+      const std::uint32_t bytes = (is_next ? next.vectors_of(piece) : row.vectors_of(piece)) * 16;
+      async_fence();
+      barrier_expect(full_ + s, bytes);
+      bulk_copy(stages_ + s * kPiece<Stored>, from, bytes, full_ + s);
+    }
+    filled_++;
+    piece_++;
+    return true;
   }
+  /// The stage of the next piece, which has come.
+  __device__ __forceinline__ const uint4* wait() const {
+    const std::uint32_t s = used_ % kStages<Stored>;
+    barrier_wait(full_ + s, used_ / kStages<Stored> & 1);
+    return stages_ + s * kPiece<Stored>;
+  }
+  /// All lanes have left the stage.
+  __device__ __forceinline__ void leave() { used_++; }
+  /// The next row becomes the one at hand.
+  __device__ __forceinline__ void end_row(const row_pieces<Stored>& row) { piece_ -= row.count(); }
+
+ private:
+  uint4* stages_;
+  std::uint64_t* full_;
+  std::uint32_t filled_ = 0;
+  std::uint32_t used_ = 0;
+  std::uint32_t piece_ = 0;  // the next to be copied, counted from the first of the row at hand
 };
 
 }  // namespace shortlist::cuda::filtering

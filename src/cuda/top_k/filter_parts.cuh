@@ -11,7 +11,7 @@ namespace shortlist::cuda::filtering {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kValues = 32;  // of a thread in a chunk: as many as a word of marks has bits
+constexpr int kValues = 32;  // of a lane in a piece of a row: as many as a word of marks has bits
 constexpr int kBins = 1024;
 constexpr int kBinBits = 10;
 constexpr int kBinsPerThread = kBins / kThreads;
@@ -21,15 +21,15 @@ constexpr std::uint32_t kMapColumns = kMapWords * 32;
 constexpr std::uint32_t kFew = 128;  // keys that are ranked by comparing each with each
 static_assert(kBinsPerThread == 4 && (kWordsPerThread == 4 || kWordsPerThread == 8), "read in vectors of 16 bytes");
 
-/// The row's chunks under way: as many bytes in flight for every type.
+/// A warp's pieces of rows under way, each in a stage of its own: as many bytes in flight for every type.
 template <class Stored>
-constexpr int kVectors = kValues / kPerVector<Stored>;  // of a thread in a chunk
+constexpr int kVectors = kValues / kPerVector<Stored>;  // of a lane in a piece
 template <class Stored>
-constexpr std::uint32_t kChunk = kVectors<Stored>* kThreads;  // vectors
-constexpr int kRingBytes = 64 * 1024;
+constexpr std::uint32_t kPiece = kVectors<Stored> * kWarp;  // vectors
+constexpr int kRingBytes = 8 * 1024;                        // of a warp
 template <class Stored>
-constexpr int kStages = kRingBytes / (16 * static_cast<int>(kChunk<Stored>));
-constexpr int kMostStages = kRingBytes / (kThreads * kValues * 2);
+constexpr int kStages = kRingBytes / (16 * static_cast<int>(kPiece<Stored>));
+constexpr int kMostStages = kRingBytes / (kWarp * kValues * 2);
 
 /// Where a count of bins, from the best on, reaches what is wanted.
 struct found_bin {
@@ -45,8 +45,7 @@ struct alignas(128) filter_scratch {
   };
   std::uint16_t chosen_before[kMapWords];
   std::uint64_t few[kFew];
-  std::uint64_t full[kMostStages];  // a stage's chunk has come
-  std::uint32_t left[kMostStages];  // warps that have left a stage's chunks so far
+  std::uint64_t full[kWarps][kMostStages];  // a stage's piece has come
   std::uint64_t cut;
   found_bin found;
   std::uint32_t totals[kWarps];

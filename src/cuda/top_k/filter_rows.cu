@@ -28,7 +28,7 @@ using namespace filtering;
 
 constexpr int kBlocks = 2;  // a multiprocessor holds
 
-constexpr std::int64_t kRingBegin = (sizeof(filter_scratch) + sizeof(chunk_feed<float>) + 127) / 128 * 128;
+constexpr std::int64_t kRingsBegin = (sizeof(filter_scratch) + 127) / 128 * 128;
 
 struct filter_args {
   core::top_k_request request;
@@ -130,8 +130,8 @@ __device__ __forceinline__ std::uint32_t sampled_rank(std::uint32_t k, std::uint
   return min(static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(core::kFilterRowsSample));
 }
 
-/// Appends the marked columns of a chunk to the list, as they are found. @param mine the thread's first vector of the
-/// chunk. @param column its first one's. All lanes of a warp come.
+/// Appends the marked columns of a piece to the list, as they are found. @param mine the lane's first vector of the
+/// piece. @param column its first one's. All lanes of a warp come.
 template <class Stored>
 __device__ __forceinline__ void append_marked(std::uint32_t marks, const uint4* mine, std::uint32_t column,
                                               const row_list& list, filter_scratch& scratch) {
@@ -232,39 +232,42 @@ template <class Stored>
 __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __grid_constant__ filter_args args) {
   const core::top_k_request& request = args.request;
   auto& scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared());
-  auto& feed = *reinterpret_cast<chunk_feed<Stored>*>(&scratch + 1);
-  auto* ring = reinterpret_cast<uint4*>(dynamic_shared() + kRingBegin);
-  const row_list list{reinterpret_cast<std::uint64_t*>(ring + kRingBytes / 16), args.capacity};
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  auto* rings = reinterpret_cast<uint4*>(dynamic_shared() + kRingsBegin);
+  const row_list list{reinterpret_cast<std::uint64_t*>(rings + kWarps * kRingBytes / 16), args.capacity};
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
   const std::uint32_t flip = sign_flip<Stored>(request);
 
   for (int i = threadIdx.x; i < kMapWords; i += kThreads) scratch.map[i] = 0;
-  if (threadIdx.x < kStages<Stored>) scratch.left[threadIdx.x] = 0;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages<Stored>; s++) barrier_init(&scratch.full[s], 1);
+  if (lane == 0) {
+    for (int s = 0; s < kStages<Stored>; s++) barrier_init(&scratch.full[warp][s], 1);
     barrier_init_fence();
-    feed.row = blockIdx.x;
-    feed.open(request, args.capacity);
-    for (int s = 0; s < kStages<Stored>; s++)
-      feed.fill(ring + s * kChunk<Stored>, &scratch.full[s], request, args.capacity);
   }
-  __syncthreads();
-
-  std::uint32_t turn = 0;  // chunks so far
-  std::uint32_t previous = 0;
-  row_sample<Stored> sample;
+  __syncwarp();
+  piece_ring<Stored> ring(rings + warp * (kRingBytes / 16), scratch.full[warp]);
+  const auto pieces_of = [&](const whole_row<Stored>& data) {
+    return data.columns > args.capacity ? row_pieces<Stored>(data) : row_pieces<Stored>();
+  };
   whole_row<Stored> row = open_row<Stored>(request, blockIdx.x);
+  row_pieces<Stored> pieces = pieces_of(row);
+  ring.fill(pieces, {});
+  row_sample<Stored> sample;
   if (row.columns > args.capacity) sample.load(row);
+  std::uint32_t previous = 0;
+  __syncthreads();
 #pragma unroll 1
   for (std::int64_t index = blockIdx.x; index < request.matrix.rows; index += gridDim.x) {
-    const whole_row<Stored> next =
-        index + gridDim.x < request.matrix.rows ? open_row<Stored>(request, index + gridDim.x) : whole_row<Stored>{};
     if (threadIdx.x == 0) scratch.count = 0;
     const bool streamed = row.columns > args.capacity;
     std::uint64_t least = 0;
+    if (streamed) least = sample_cut(sample, row, flip, sampled_rank(k, row.columns), previous, scratch);
+    const whole_row<Stored> next =
+        index + gridDim.x < request.matrix.rows ? open_row<Stored>(request, index + gridDim.x) : whole_row<Stored>{};
+    const row_pieces<Stored> next_pieces = pieces_of(next);
+    ring.fill(pieces, next_pieces);
     if (streamed) {
-      least = sample_cut(sample, row, flip, sampled_rank(k, row.columns), previous, scratch);
       previous = core::key_of(least);
       const row_filter<Stored> filter(least, row, negated);
       if (threadIdx.x < row.head + row.tail()) {  // the columns beside the vectors
@@ -274,32 +277,25 @@ __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __
         if (filter.reached_by(value, behind ? row.vectors : 0))
           list.append(found_column(value, row.first_column + at), scratch);
       }
-      const std::uint32_t first_column = row.first_column + row.head + threadIdx.x * kPerVector<Stored>;
 #pragma unroll 1
-      for (std::uint32_t first = 0; first < row.vectors; first += kChunk<Stored>, turn++) {
-        const std::uint32_t s = turn % kStages<Stored>;
-        uint4* stage = ring + s * kChunk<Stored>;
-        const uint4* mine = stage + threadIdx.x;
-        const std::uint32_t there = min(kChunk<Stored>, row.vectors - first);
-        barrier_wait(&scratch.full[s], turn / kStages<Stored> & 1);
+      for (std::uint32_t piece = 0; piece < pieces.count(); piece++) {
+        const std::uint32_t vector = pieces.first_vector(piece) + lane;
+        const std::uint32_t there = pieces.vectors_of(piece);
+        const uint4* mine = ring.wait() + lane;
         std::uint32_t marks;
-        if (filter.coarse == 0 || there < kChunk<Stored>)
-          marks = careful_marks(mine, there, first + threadIdx.x, filter);
+        if (filter.coarse == 0 || there < kPiece<Stored>)
+          marks = careful_marks(mine, there, vector, filter);
         else if (negated)
           marks = coarse_marks<Stored, true>(mine, filter.coarse);
         else
           marks = coarse_marks<Stored, false>(mine, filter.coarse);
-        append_marked<Stored>(marks, mine, first_column + first * kPerVector<Stored>, list, scratch);
-        // The last warp to leave a stage has it filled again.
+        append_marked<Stored>(marks, mine, row.first_column + row.head + vector * kPerVector<Stored>, list, scratch);
         __syncwarp();
-        if (threadIdx.x % kWarp == 0 && atomicAdd(&scratch.left[s], 1u) % kWarps == kWarps - 1) {
-          __threadfence_block();  // it sees the feed as the warp before left it
-          async_fence();
-          feed.fill(stage, &scratch.full[s], request, args.capacity);
-          __threadfence_block();
-        }
+        ring.leave();
+        ring.fill_one(pieces, next_pieces);
       }
     }
+    ring.end_row(pieces);
     if (next.columns > args.capacity) sample.load(next);
     __syncthreads();  // the list is complete
     std::uint32_t n = scratch.count;
@@ -311,6 +307,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __
     }
     write_best(request, index, row, n, cut, list, scratch);
     row = next;
+    pieces = next_pieces;
   }
 }
 
@@ -321,7 +318,7 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
   const filter_args args{request, static_cast<std::uint32_t>(capacity)};
   launch_shape shape;
   shape.threads = kThreads;
-  shape.shared_bytes = kRingBegin + kRingBytes + capacity * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  shape.shared_bytes = kRingsBegin + kWarps * kRingBytes + capacity * static_cast<std::int64_t>(sizeof(std::uint64_t));
   const std::int64_t fitting =
       blocks_per_multiprocessor(filter_rows_kernel<Stored>, kThreads, shape.shared_bytes, kWhat);
   shape.grid =
