@@ -182,8 +182,9 @@ namespace {
 struct cuda_top_k_rule {
   std::int64_t min_cols = 0;
   std::int64_t max_cols = kAny;
-  std::int64_t min_rows = 0;  // of those that it is chosen for; it takes fewer, too
   std::int64_t max_rows = kAny;
+  std::int64_t min_rows = 0;       // of those that it is chosen for, as
+  std::int64_t below_rows = kAny;  // this; it takes others, too
   std::int64_t max_k = kAny;
   std::int64_t max_block_rows_bytes = kAny;
   std::int64_t max_filter_rows_capacity = kAny;
@@ -192,7 +193,9 @@ struct cuda_top_k_rule {
   top_k_algorithm algorithm;
   std::string_view reason;
 
-  constexpr bool holds(const top_k_shape& shape) const { return shape.rows >= min_rows && can_take(shape); }
+  constexpr bool holds(const top_k_shape& shape) const {
+    return shape.rows >= min_rows && (below_rows == kAny || shape.rows < below_rows) && can_take(shape);
+  }
   constexpr bool can_take(const top_k_shape& shape) const {
     return shape.cols >= min_cols && shape.cols <= max_cols && shape.rows <= max_rows && shape.k <= max_k &&
            (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
@@ -206,17 +209,33 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
     {.max_cols = kWarpRowsMaxCols,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
-    {.min_cols = 16'385,  // 4096 x 32,000 bf16, k 50: 0.21 ms, and 0.37 by block_rows, one block a multiprocessor
+    // 16 x 128,256 fp32, k 50: 0.016 ms, filter_rows 0.025; 64 rows: 0.030 and 0.027.
+    {.min_cols = kFilterRowsMinCols,
      .max_cols = kStreamRowsMaxCols,
-     .max_rows = std::numeric_limits<std::int32_t>::max(),
+     .below_rows = kFilterRowsMinRows,
      .max_k = 128,
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::stream_rows,
-     .reason = "long rows, k within 128: blocks stream a row once past a cut that its k best surely reach"},
+     .reason = "few long rows, k within 128: teams of blocks stream a row past a cut that its k best surely reach"},
+    // 2000 x 20,000, k 50: 0.065 ms (bf16 0.056), block_rows 0.097 (0.194); 64 x 400,000, k 1024: stream_rows wins.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kFilterRowsMaxCols,
+     .max_k = kFilterRowsMaxK,
+     .max_filter_rows_capacity = kFilterRowsMaxCapacity,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::filter_rows,
+     .reason = "long rows: a block streams a row once past a filter that a sample of it suggests"},
     {.max_cols = kBlockRowsMaxCols,
      .max_block_rows_bytes = kBlockRowsBytes,
      .algorithm = top_k_algorithm::block_rows,
      .reason = "a row and its entries fit the shared memory of a block: it is read once, while other blocks search"},
+    {.min_cols = kStreamRowsMinCols,
+     .max_cols = kStreamRowsMaxCols,
+     .max_rows = std::numeric_limits<std::int32_t>::max(),  // a block or more for each
+     .max_k = kStreamRowsMaxK,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::stream_rows,
+     .reason = "the longest rows, k within 2048: blocks stream a row once past a cut that its k best surely reach"},
     {.min_cols = kStreamRowsMinCols,
      .max_cols = std::numeric_limits<std::int32_t>::max(),
      .min_rows = kFilterRowsMinRows,
@@ -224,14 +243,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .max_filter_rows_capacity = kFilterRowsMaxCapacity,
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::filter_rows,
-     .reason = "many long rows: a block streams a row once past a filter that a sample of it suggests"},
-    {.min_cols = kStreamRowsMinCols,
-     .max_cols = kStreamRowsMaxCols,
-     .max_rows = std::numeric_limits<std::int32_t>::max(),  // a block or more for each
-     .max_k = kStreamRowsMaxK,
-     .only_exact_lists = true,
-     .algorithm = top_k_algorithm::stream_rows,
-     .reason = "long rows, k within 2048: blocks stream a row once past a cut that its k best surely reach"},
+     .reason = "many long rows, k above 2048: a block streams a row once past a filter that a sample of it suggests"},
     {.only_neighbours = false,
      .algorithm = top_k_algorithm::radix_rows,
      .reason = "no other kernel takes fp64, columns that lie apart, outputs beyond a block's memory, or of long rows a "

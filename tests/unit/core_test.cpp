@@ -235,11 +235,14 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
             warp_rows);
   EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxCols + 1, .k = 64}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
-  EXPECT_EQ(on_cuda({.rows = 9, .cols = kBlockRowsMaxCols + 1, .k = kStreamRowsMaxK}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = 128}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = 129}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = kStreamRowsMaxK}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = 1'000'000'000, .k = 100, .type = value_type::bf16}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 2048}), filter_rows);
-  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows - 1, .cols = 50'000, .k = 2048}), stream_rows);
-  EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = 1}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 1}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = kFilterRowsMaxK}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 300'000, .k = kStreamRowsMaxK + 1}), filter_rows);
 }
 
 TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
@@ -249,7 +252,7 @@ TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
       {.rows = 9, .cols = 256, .k = 32, .col_stride = 2},
       {.rows = 9, .cols = 32'768, .k = 8193, .sorted = true},  // 128 KB of keys beside a row of 128 KB
       {.rows = 9, .cols = 32'768, .k = 32'768},
-      {.rows = 9, .cols = 50'000, .k = 2049},
+      {.rows = 9, .cols = 50'000, .k = kFilterRowsMaxK + 1},
       {.rows = 9, .cols = 50'000, .k = 100, .early_stop = true},
       {.rows = 9, .cols = 50'000, .k = 100, .mask = true},
       {.rows = 1, .cols = kMaxRows, .k = 1},
@@ -299,7 +302,8 @@ TEST(plan, of_rows_refuses_the_names_of_another_kind_of_device) {
   const std::tuple<device_kind, const char*, const char*> wrong[] = {
       {device_kind::cpu, "radix_rows", "SHORTLIST_FORCE_TOP_K is radix_rows; allowed is whole_rows or split_rows"},
       {device_kind::cuda, "whole_rows",
-       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or filter_rows or stream_rows or radix_rows"}};
+       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or filter_rows or stream_rows or "
+       "radix_rows"}};
   for (const auto& [kind, name, message] : wrong) {
     const environment_value forced(kForceTopK, name);
     try {

@@ -185,13 +185,14 @@ __device__ __forceinline__ void rank_by_counting(const std::uint64_t* keys, std:
   if (i < found && threadIdx.x % helpers == 0) write(rank, mine);
 }
 
-inline constexpr int kSortBins = 2048;
+inline constexpr int kSortBins = 2048;          // usually
 inline constexpr std::uint32_t kMaxInBin = 32;  // more in one bin than this, and counting within bins would be slow
 
 /// What sort_by_bins works in: shared memory.
+template <int Bins = kSortBins>
 struct sort_bins {
-  std::uint32_t start[kSortBins + 1];  // how many keys lie in the bins above
-  std::uint32_t next[kSortBins];       // counts, then where a bin's next key goes
+  std::uint32_t start[Bins + 1];  // how many keys lie in the bins above
+  std::uint32_t next[Bins];       // counts, then where a bin's next key goes
   std::uint32_t fullest;
 };
 
@@ -199,10 +200,11 @@ struct sort_bins {
 /// the score's key, then counting within a bin: no barrier a step, as a sorting network would need.
 /// @returns false, and writes nothing, if a bin is too full (ties, or a range that one key stretches), or `room` too
 /// small.
-template <int Threads, class Write>
+template <int Threads, int Bins, class Write>
 __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k, std::uint64_t* room,
-                             std::uint32_t room_keys, sort_bins& bins, select_scratch<Threads>& scratch, Write write) {
-  constexpr int kPerThread = kSortBins / Threads;
+                             std::uint32_t room_keys, sort_bins<Bins>& bins, select_scratch<Threads>& scratch,
+                             Write write) {
+  constexpr int kPerThread = Bins / Threads;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   if (threadIdx.x == 0) {
@@ -211,7 +213,7 @@ __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::ui
     bins.fullest = 0;
   }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kSortBins; i += Threads) bins.next[i] = 0;
+  for (int i = threadIdx.x; i < Bins; i += Threads) bins.next[i] = 0;
   __syncthreads();
   std::uint32_t smallest = ~0u;
   std::uint32_t largest = 0;
@@ -229,10 +231,10 @@ __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::ui
   __syncthreads();
   smallest = static_cast<std::uint32_t>(scratch.smallest);
   largest = static_cast<std::uint32_t>(scratch.largest);
-  const float scale = static_cast<float>(kSortBins - 1) / (static_cast<float>(largest - smallest) + 1.0f);
+  const float scale = static_cast<float>(Bins - 1) / (static_cast<float>(largest - smallest) + 1.0f);
   // Bin 0 holds the best: the scale is monotone, and so is the rounding.
   const auto bin_of = [&](std::uint64_t key) {
-    return min(kSortBins - 1, static_cast<int>(static_cast<float>(largest - core::key_of(key)) * scale));
+    return min(Bins - 1, static_cast<int>(static_cast<float>(largest - core::key_of(key)) * scale));
   };
 #pragma unroll 1
   for (std::uint32_t i = threadIdx.x; i < n; i += Threads) atomicAdd(&bins.next[bin_of(keys[i])], 1u);
@@ -268,7 +270,7 @@ __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::ui
     }
     before += counts[i];
   }
-  if (threadIdx.x == Threads - 1) bins.start[kSortBins] = before;
+  if (threadIdx.x == Threads - 1) bins.start[Bins] = before;
   fullest = __reduce_max_sync(kFullWarp, fullest);
   if (lane == 0) atomicMax(&bins.fullest, fullest);
   __syncthreads();

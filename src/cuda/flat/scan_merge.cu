@@ -36,7 +36,7 @@ struct merge_shared {
 struct merge_room {
   std::uint64_t* best;      // [best_keys]
   std::uint32_t best_keys;  // a power of two, at least k + kMaxInBin
-  sort_bins* bins;
+  sort_bins<>* bins;
   std::uint64_t* gathered;
   std::uint32_t capacity;
 };
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   room.best_keys = best_keys;
   room.gathered = room.best + best_keys;
   room.capacity = capacity;
-  room.bins = reinterpret_cast<sort_bins*>(room.gathered + capacity);
+  room.bins = reinterpret_cast<sort_bins<>*>(room.gathered + capacity);
 
 #pragma unroll 1
   for (int turn = 0; turn < 2; turn++) {
@@ -198,7 +198,7 @@ merge_launch::merge_launch(const merge_args& merged) : args(merged) {
   shared_bytes = args.k <= kFewResults ? kSmallBytes : kLargeBytes;
   best_keys = std::bit_ceil(static_cast<std::uint32_t>(std::max(args.k + static_cast<int>(kMaxInBin), kThreads)));
   const std::int64_t left = shared_bytes - static_cast<std::int64_t>((sizeof(merge_shared) + 127) / 128 * 128) -
-                            best_keys * std::int64_t{8} - static_cast<std::int64_t>(sizeof(sort_bins));
+                            best_keys * std::int64_t{8} - static_cast<std::int64_t>(sizeof(sort_bins<>));
   capacity = static_cast<std::uint32_t>(left / 8);
   pointers[0] = &args;
   pointers[1] = &best_keys;

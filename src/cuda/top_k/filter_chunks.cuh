@@ -148,7 +148,7 @@ struct row_pieces {
   std::uint32_t rest_from = 0;  // the vectors of the last piece
   std::uint32_t rest = 0;
 
-  __device__ __forceinline__ row_pieces() = default;
+  row_pieces() = default;
   __device__ __forceinline__ explicit row_pieces(const whole_row<Stored>& row)
       : from(reinterpret_cast<const uint4*>(row.values + row.head)) {
     constexpr std::uint32_t kRound = kPiece<Stored> * kWarps;

@@ -131,13 +131,19 @@ __device__ __forceinline__ void keep_from(std::uint64_t* keys, std::uint32_t n, 
 }
 
 /// Calls write(rank, key) for the n keys of the list, the largest first. The keys are moved. All threads come, after a
-/// barrier. @pre room for n keys padded to a power of two.
+/// barrier, and leave before one. @pre room for twice n keys, and for n padded to a power of two.
 template <class Write>
-__device__ __forceinline__ void for_each_in_order(std::uint64_t* keys, std::uint32_t n, Write write) {
+__device__ __forceinline__ void for_each_in_order(const row_list& list, std::uint32_t n, filter_scratch& scratch,
+                                                  Write write) {
+  std::uint64_t* keys = list.entries;
   if (n <= kThreads) {
     rank_by_counting<kThreads>(keys, n, write);
     return;
   }
+  const bool sorted = sort_by_bins<kThreads>(keys, n, n, keys + n, n, scratch.order, scratch.select, write);
+  __syncthreads();
+  clear_map(scratch);
+  if (sorted) return;
   const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
   for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) keys[i] = core::kNoRow;
   block_sort<kThreads>(keys, padded);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/block_select.cuh"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/top_k/long_row.cuh"
@@ -25,8 +26,8 @@ static_assert(kBinsPerThread == 4 && (kWordsPerThread == 4 || kWordsPerThread ==
 template <class Stored>
 constexpr int kVectors = kValues / kPerVector<Stored>;  // of a lane in a piece
 template <class Stored>
-constexpr std::uint32_t kPiece = kVectors<Stored> * kWarp;  // vectors
-constexpr int kRingBytes = 8 * 1024;                        // of a warp
+constexpr std::uint32_t kPiece = kVectors<Stored>* kWarp;  // vectors
+constexpr int kRingBytes = 8 * 1024;                       // of a warp
 template <class Stored>
 constexpr int kStages = kRingBytes / (16 * static_cast<int>(kPiece<Stored>));
 constexpr int kMostStages = kRingBytes / (kWarp * kValues * 2);
@@ -40,11 +41,17 @@ struct found_bin {
 
 struct alignas(128) filter_scratch {
   union {
-    std::uint32_t bins[kBins];     // the best first; all zero between uses, as
-    std::uint32_t map[kMapWords];  // the columns that were chosen
+    std::uint32_t bins[kBins];  // the best first; all zero between uses, as
+    struct {
+      std::uint32_t map[kMapWords];  // the columns that were chosen
+      std::uint16_t chosen_before[kMapWords];
+    };
+    sort_bins<kBins> order;
   };
-  std::uint16_t chosen_before[kMapWords];
-  std::uint64_t few[kFew];
+  union {
+    std::uint64_t few[kFew];
+    select_scratch<kThreads> select;
+  };
   std::uint64_t full[kWarps][kMostStages];  // a stage's piece has come
   std::uint64_t cut;
   found_bin found;
@@ -53,6 +60,12 @@ struct alignas(128) filter_scratch {
   std::uint32_t few_count;
   std::uint32_t single;  // the one high word of a bin's keys
 };
+
+/// A barrier follows.
+__device__ __forceinline__ void clear_map(filter_scratch& scratch) {
+#pragma unroll
+  for (int i = 0; i < kWordsPerThread; i++) scratch.map[i * kThreads + threadIdx.x] = 0;
+}
 
 /// Exclusive sum over the lanes.
 __device__ __forceinline__ std::uint32_t lanes_before(std::uint32_t value) {
@@ -68,7 +81,8 @@ __device__ __forceinline__ std::uint32_t lanes_before(std::uint32_t value) {
 
 /// The sum of the values of the threads before this one; `total` is that of all. All threads come; two calls need a
 /// barrier between them.
-__device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t& total, filter_scratch& scratch) {
+__device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t& total,
+                                                    filter_scratch& scratch) {
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t warp = threadIdx.x / kWarp;
   const std::uint32_t before = lanes_before(value);

@@ -82,8 +82,8 @@ template <class Stored>
 __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sample, const whole_row<Stored>& row,
                                                     std::uint32_t flip, std::uint32_t wanted, std::uint32_t previous,
                                                     filter_scratch& scratch) {
-  constexpr std::uint32_t kSlackShare = 8;   // of what is wanted: a pass less, mostly
-  constexpr std::uint32_t kCoarseShift = 16;  // of kCoarseStep
+  constexpr std::uint32_t kSlackShare = 8;                    // of what is wanted: a pass less, mostly
+  constexpr std::uint32_t kCoarseShift = 16;                  // of kCoarseStep
   constexpr std::uint32_t kNear = kBins / 2 << kCoarseShift;  // bins around the row before's cut: some octaves
   constexpr number_bins kAll{0, 32 - kBinBits};
   const std::uint32_t slack = wanted / kSlackShare + 1;
@@ -138,6 +138,7 @@ __device__ __forceinline__ void append_marked(std::uint32_t marks, const uint4* 
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t count = __popc(marks);
   const std::uint32_t all = __reduce_add_sync(kFullWarp, count);
+  if (all == 0) return;
   std::uint32_t begin = 0;  // of the warp's entries
   if (lane == 0) begin = atomicAdd(&scratch.count, all);
   const std::uint32_t before = lanes_before(count);
@@ -172,7 +173,7 @@ __device__ __forceinline__ void for_each_of_row(const whole_row<Stored>& row, bo
 /// leave through one.
 template <class Stored>
 __device__ __forceinline__ std::uint64_t list_by_keys(const whole_row<Stored>& row, bool negated, std::uint32_t k,
-                                                   const row_list& list, filter_scratch& scratch) {
+                                                      const row_list& list, filter_scratch& scratch) {
   std::uint64_t cut = 1;  // every key reaches it
   if (row.columns > k) {
     const auto visit = [&](auto f) { for_each_of_row(row, negated, f); };
@@ -220,7 +221,7 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
   const row_writer<Stored> write(request, index, row);
   if (request.options.sorted) {
     if (n > k) keep_from(list.entries, n, cut, scratch);
-    for_each_in_order(list.entries, min(n, k), write);
+    for_each_in_order(list, min(n, k), scratch, write);
   } else {
     for_each_by_column(list.entries, n, cut, row.first_column, row.columns, scratch, write);
   }
@@ -240,7 +241,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __
   const bool negated = request.options.order == order::smallest;
   const std::uint32_t flip = sign_flip<Stored>(request);
 
-  for (int i = threadIdx.x; i < kMapWords; i += kThreads) scratch.map[i] = 0;
+  whole_row<Stored> row = open_row<Stored>(request, blockIdx.x);
+  row_sample<Stored> sample;
+  if (row.columns > args.capacity) sample.load(row);  // before the pieces, which it would wait for
+  clear_map(scratch);
   if (lane == 0) {
     for (int s = 0; s < kStages<Stored>; s++) barrier_init(&scratch.full[warp][s], 1);
     barrier_init_fence();
@@ -250,11 +254,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __
   const auto pieces_of = [&](const whole_row<Stored>& data) {
     return data.columns > args.capacity ? row_pieces<Stored>(data) : row_pieces<Stored>();
   };
-  whole_row<Stored> row = open_row<Stored>(request, blockIdx.x);
   row_pieces<Stored> pieces = pieces_of(row);
   ring.fill(pieces, {});
-  row_sample<Stored> sample;
-  if (row.columns > args.capacity) sample.load(row);
   std::uint32_t previous = 0;
   __syncthreads();
 #pragma unroll 1
