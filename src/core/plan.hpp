@@ -56,7 +56,9 @@ inline constexpr std::int64_t kStreamRowsMinCols = 1025;                        
 inline constexpr std::int64_t kStreamRowsMaxCols = (std::int64_t{1} << 32) - 2;  // a column is half of a key
 inline constexpr std::int64_t kStreamRowsMaxK = 2048;  // lists of it let two blocks share a multiprocessor
 
-inline constexpr std::int64_t kFilterRowsMinRows = 96;  // fewer would leave multiprocessors idle
+inline constexpr std::int64_t kFilterRowsMinCols = 16'385;  // shorter rows fit a block that does not stream
+inline constexpr std::int64_t kFilterRowsMaxCols = 200'000;
+inline constexpr std::int64_t kFilterRowsMinRows = 64;  // fewer, or longer, are better shared among blocks
 inline constexpr std::int64_t kFilterRowsMaxK = 4096;
 inline constexpr std::int64_t kFilterRowsMaxCapacity = 16'384;  // keys of a row's list in shared memory
 inline constexpr int kFilterRowsSample = 4096;                  // columns
