@@ -392,7 +392,7 @@ TEST(bad_input, an_unknown_algorithm_in_the_environment) {
     const test::environment_value forced("SHORTLIST_FORCE_FLAT_SEARCH", "magic");
     it.index.search(kOneQuery, {.k = 1});
   };
-  it.refuses<invalid_argument>(search, "SHORTLIST_FORCE_FLAT_SEARCH is magic; allowed is scan or tiles");
+  it.refuses<invalid_argument>(search, "SHORTLIST_FORCE_FLAT_SEARCH is magic; allowed is scan or tiles or certified");
 }
 
 TEST(bad_input, devices) {
