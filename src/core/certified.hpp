@@ -67,7 +67,8 @@ SHORTLIST_HOST_DEVICE float code_of(float element, float inverse, int max_code) 
   constexpr float kRoundsToWhole = 0x1.8p23f;  // added, it leaves no bits for fractions
   const float whole = (element * inverse + kRoundsToWhole) - kRoundsToWhole;
   const float limit = static_cast<float>(max_code);
-  return whole < -limit ? -limit : whole > limit ? limit : whole;
+  const float from_below = whole > -limit ? whole : -limit;  // two forms that compilers make one instruction each of
+  return from_below < limit ? from_below : limit;
 }
 
 /// The largest query code, at most `wanted`, for which a product of codes fits 32 bits.

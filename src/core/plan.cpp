@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "core/certified.hpp"
 #include "core/message.hpp"
 #include "shortlist/flat_index.hpp"
 
@@ -393,18 +394,24 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
   const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.dim);
   const double passes = plan.algorithm == flat_algorithm::scan ? static_cast<double>(shape.queries) : 1.0;
   const double norms_bytes = shape.metric == metric::cosine ? 4.0 * static_cast<double>(shape.rows) : 0.0;
-  const double read_bytes = passes * (elements * static_cast<double>(size_bytes(shape.type)) + norms_bytes);
+  const bool reads_plane = plan.algorithm == flat_algorithm::certified;
+  const plane_layout plane(shape.dim, shape.metric);
+  const double rows_bytes =
+      reads_plane ? static_cast<double>(shape.rows) / kPlaneRows * static_cast<double>(plane.block_bytes())
+                  : elements * static_cast<double>(size_bytes(shape.type));
+  const double read_bytes = passes * (rows_bytes + norms_bytes);
   const auto [gb_per_s, machine] = example_bandwidth(kind);
   return fmt::format(
       "search:     {} {} over {} rows x {} {}, {}, k {}\n"
       "device:     {}\n"
       "algorithm:  {}\n"
       "because:    {}\n"
-      "reads:      {:.6g} MB at least, {:.6g} million multiply-adds\n"
+      "reads:      {:.6g} MB{} at least, {:.6g} million multiply-adds\n"
       "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n",
       shape.queries, shape.queries == 1 ? "query" : "queries", shape.rows, shape.dim, to_string(shape.type),
       to_string(shape.metric), shape.k, device_description, to_string(plan.algorithm), plan.reason, read_bytes / 1e6,
-      elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine, read_bytes / (gb_per_s * 1e6));
+      reads_plane ? " of the plane" : "", elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine,
+      read_bytes / (gb_per_s * 1e6));
 }
 
 std::string_view to_string(top_k_algorithm algorithm) {

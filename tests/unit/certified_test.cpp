@@ -352,7 +352,7 @@ TEST(CertifiedRows, ThatAreNotFiniteOrTooLargeAreNeverDropped) {
   EXPECT_FALSE(is_certifiable(1.0, kZeroVector));
 }
 
-TEST(CertifiedRoundings, AreTheSteps_OfAChainAndTheLevelsOfTheTree) {
+TEST(CertifiedRoundings, AreTheStepsOfAChainAndTheLevelsOfTheTree) {
   EXPECT_EQ(roundings_of_sum(1), 1);
   EXPECT_EQ(roundings_of_sum(2), 2);
   EXPECT_EQ(roundings_of_sum(3), 3);

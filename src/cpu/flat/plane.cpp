@@ -46,9 +46,10 @@ void write_row(const core::flat_corpus& corpus, const core::plane_layout& layout
 
   std::byte* block = plane + position / core::kPlaneRows * layout.block_bytes();
   const std::int64_t row = position % core::kPlaneRows;
-  for (std::size_t i = 0; i < buffers.codes.size(); ++i) {
-    block[core::plane_layout::code_at(row, static_cast<std::int64_t>(i))] =
-        static_cast<std::byte>(buffers.codes[i] + core::kCodeOffset);
+  const std::int16_t* codes = buffers.codes.data();
+  for (std::int64_t word = 0; word < layout.words; ++word, codes += core::kPlaneWord) {
+    std::byte* to = block + core::plane_layout::code_at(row, word * core::kPlaneWord);
+    for (int i = 0; i < core::kPlaneWord; ++i) to[i] = static_cast<std::byte>(codes[i] + core::kCodeOffset);
   }
   float* to = reinterpret_cast<float*>(block + layout.codes_bytes()) + row;
   to[0] = terms.scale;

@@ -58,7 +58,8 @@ quantised quantise(const float* elements, std::int64_t dim, int max_code, std::i
     const double residual = elements[i] - scale * codes[i];
     return residual * residual;
   });
-  made.code_squares = sum_of<std::int64_t>(dim, [&](std::int64_t i) { return std::int64_t{codes[i]} * codes[i]; });
+  made.code_squares = static_cast<std::int64_t>(
+      sum_of<double>(dim, [&](std::int64_t i) { return static_cast<double>(codes[i]) * codes[i]; }));  // exact
   return made;
 }
 
