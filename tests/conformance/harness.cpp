@@ -70,10 +70,6 @@ search_result search_in_way(const test_case& what, const way& how, const dataset
   return search_on_device(index, s, &scratch, data.query_view(), what.k);
 }
 
-bool has_planes(const device& where, element_type type) {
-  return where.kind() == device_kind::cpu && size_bytes(type) > 1;
-}
-
 std::vector<way> ways_of_this_machine(const test_case& what) {
   std::vector<way> ways;
   for (const device& where : device::all()) {
@@ -113,6 +109,10 @@ std::string describe(const test_case& what, const way& how) {
       "distribution={} seed={}",
       how.where.name(), how.isa, how.algorithm, how.path, to_string(what.type), to_string(what.by), what.rows, what.dim,
       what.k, what.queries, what.distribution, what.seed);
+}
+
+bool has_planes(const device& where, element_type type) {
+  return where.kind() == device_kind::cpu && size_bytes(type) > 1;
 }
 
 storage storage_for(const std::string& algorithm) {

@@ -59,6 +59,8 @@ class replay_line {
   std::map<std::string, std::string> fields_;
 };
 
+/// Whether an index of this type on this device may keep an int8 plane.
+bool has_planes(const device& where, element_type type);
 /// What an index must keep for an algorithm.
 storage storage_for(const std::string& algorithm);
 
