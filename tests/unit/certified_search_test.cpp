@@ -271,6 +271,26 @@ TEST(certified_search, lists_that_fill_all_the_time_lose_nothing) {
   }
 }
 
+// Products of bytes are added in 16 bits. The largest codes everywhere must not saturate: rows whose pairs of products
+// are the largest that there are stand beside rows of the same scores whose pairs are half as large.
+TEST(certified_search, the_largest_codes_do_not_saturate) {
+  const environment_value forced(kForce, "certified");
+  constexpr std::int64_t kDim = 64;
+  matrix rows{4000, kDim};
+  for (std::int64_t i = 0; i < rows.rows; ++i) {
+    const float value = 1.0f + 1e-3f * static_cast<float>((i * 37) % 4000) * (i % 3 == 0 ? -1.0f : 1.0f);
+    for (std::int64_t j = 0; j < kDim; ++j) {
+      rows.values[static_cast<std::size_t>(i * kDim + j)] = i % 2 == 0 ? value : j % 2 == 0 ? 1.99f * value : 0.0f;
+    }
+  }
+  matrix queries{8, kDim};
+  for (std::int64_t i = 0; i < 8; ++i) std::fill_n(queries.values.begin() + i * kDim, kDim, i < 4 ? 3.0f : -0.5f);
+  for (const metric by : kMetrics) {
+    expect_same(index_of(rows, by).search(queries.view(), {.k = 5}),
+                reference_search(rows.view(), queries.view(), by, {.k = 5}), std::string(to_string(by)));
+  }
+}
+
 TEST(certified_search, rows_that_cannot_be_certified_are_always_scored) {
   const environment_value forced(kForce, "certified");
   matrix rows = normal(3000, 20, 18);

@@ -45,6 +45,9 @@ constexpr std::int64_t kMinFirstPrune = 256;
 /// filter, costs as much as reading all rows.
 constexpr std::int64_t kJudgedRows = 1024;
 constexpr std::int64_t kGiveUpShare = 4;
+/// Batches take byte codes for a k up to this. Normal rows of 768 with AVX2: four times as many rows survive, 15 %
+/// faster at 100,000 rows and k 10, 30 % slower at 30,000 rows and k 32.
+constexpr std::int64_t kByteCodesMaxK = 16;
 /// Scattered rows that are fetched ahead of the one that is scored.
 constexpr std::int64_t kRowsAhead = 2;
 
@@ -130,8 +133,7 @@ class certified_searcher {
         layout_(corpus.dim, corpus.metric),
         k_(std::min(request.k, corpus.count)),
         capacity_(survivor_capacity(request.k, corpus.count)),
-        metric_(static_cast<std::size_t>(corpus.metric)),
-        query_code_(core::max_query_code(corpus.dim, kMaxQueryCode)) {}
+        metric_(static_cast<std::size_t>(corpus.metric)) {}
 
   void search();
 
@@ -164,11 +166,11 @@ class certified_searcher {
   const std::int64_t k_;         // of rows that are there
   const std::int64_t capacity_;  // survivors of one slot and query
   const std::size_t metric_;
-  const int query_code_;
 
   std::int64_t slots_ = 1;
   std::int64_t group_ = 1;
   std::int64_t width_ = 1;  // queries that are packed side by side
+  bool by_bytes_ = false;   // which codes the queries have
   filter_query* filters_ = nullptr;
   shared_query* shared_ = nullptr;
   slot_list* lists_ = nullptr;
@@ -179,6 +181,7 @@ void certified_searcher::prepare(std::int64_t slots, std::int64_t group) {
   slots_ = slots;
   group_ = group;
   width_ = group == 1 ? 1 : filter_.tile_queries;
+  by_bytes_ = group > 1 && k_ <= kByteCodesMaxK && filter_.filter_block_by_bytes[metric_] != nullptr;
   const std::int64_t padded_group = round_up(group, kMaxFilterQueries);
   filters_ = memory_.filters.as<filter_query>();
   std::uninitialized_default_construct_n(filters_, padded_group);
@@ -214,6 +217,8 @@ void certified_searcher::pad_query(std::int64_t query, float* padded) const {
 void certified_searcher::encode_queries(std::int64_t first) {
   std::int16_t* packed = memory_.codes.as<std::int16_t>();
   std::int16_t* tile = packed + round_up(group_, kMaxFilterQueries) * padded_dim(corpus_.dim);
+  const int max_code = by_bytes_ ? kMaxByteCode : core::max_query_code(corpus_.dim, kMaxQueryCode);
+  const auto pack = by_bytes_ ? pack_byte_codes : filter_.pack;
   float* padded = padded_query_at(0);
   float sums[1 + kSumsSlack];
   for (std::int64_t begin = 0; begin < group_; begin += width_) {
@@ -221,7 +226,7 @@ void certified_searcher::encode_queries(std::int64_t first) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t q = begin + i;
       std::int16_t* codes = tile + i * corpus_.dim;
-      const quantised made = quantise(query_at(first + q), corpus_.dim, query_code_, codes);
+      const quantised made = quantise(query_at(first + q), corpus_.dim, max_code, codes);
       float inverse_norm = 0.0f;
       if (corpus_.metric == metric::cosine) {
         pad_query(first + q, padded);
@@ -240,7 +245,7 @@ void certified_searcher::encode_queries(std::int64_t first) {
                                                    made.residual_squares, inverse_norm),
                      .offset = 0u - static_cast<std::uint32_t>(sum) * core::kCodeOffset};
     }
-    filter_.pack(tile, count, corpus_.dim, width_, packed + begin * layout_.words * core::kPlaneWord);
+    pack(tile, count, corpus_.dim, width_, packed + begin * layout_.words * core::kPlaneWord);
   }
 }
 
@@ -349,6 +354,7 @@ void certified_searcher::filter_chunk(std::int64_t slot, std::int64_t first, std
                                       std::int64_t end_row) {
   const std::int64_t tiles = divide_up(group_, width_);
   const std::int64_t share_bytes = round_up(divide_up(layout_.block_bytes(), tiles), kCacheLineBytes);
+  const auto filter_block = by_bytes_ ? filter_.filter_block_by_bytes[metric_] : filter_.filter_block[metric_];
   survivor_list found[kMaxFilterQueries];
   for (std::int64_t row = first_row; row < end_row; row += core::kPlaneRows) {
     const plane_span block = blocks(row, std::min(row + core::kPlaneRows, end_row));
@@ -356,8 +362,8 @@ void certified_searcher::filter_chunk(std::int64_t slot, std::int64_t first, std
     for (std::int64_t begin = 0; begin < group_; begin += width_) {
       const std::int64_t count = std::min(width_, group_ - begin);
       for (std::int64_t i = 0; i < count; ++i) found[i] = list_at(slot, begin + i).found;
-      filter_.filter_block[metric_](memory_.codes.as<std::int16_t>() + begin * layout_.words * core::kPlaneWord,
-                                    filters_ + begin, count, block, ahead, share_bytes, found);
+      filter_block(memory_.codes.as<std::int16_t>() + begin * layout_.words * core::kPlaneWord, filters_ + begin, count,
+                   block, ahead, share_bytes, found);
       ahead += share_bytes;
       for (std::int64_t i = 0; i < count; ++i) {
         slot_list& list = list_at(slot, begin + i);

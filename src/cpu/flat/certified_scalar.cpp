@@ -79,12 +79,25 @@ void pack_query_codes(const std::int16_t* codes, std::int64_t count, std::int64_
   }
 }
 
+void pack_byte_codes(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t width,
+                     std::int16_t* packed) {
+  const std::int64_t words = core::plane_layout(dim, metric::l2).words;
+  auto* bytes = reinterpret_cast<std::int8_t*>(packed);
+  for (std::int64_t query = 0; query < width; ++query) {
+    for (std::int64_t i = 0; i < words * core::kPlaneWord; ++i) {
+      const std::int64_t at = (i / core::kPlaneWord * width + query) * core::kPlaneWord + i % core::kPlaneWord;
+      bytes[at] = query < count && i < dim ? static_cast<std::int8_t>(codes[query * dim + i]) : std::int8_t{0};
+    }
+  }
+}
+
 const filter_kernels& scalar_filter_kernels() {
   static constexpr filter_kernels kKernels = {
       .tile_queries = kTileQueries,
       .pack = pack_query_codes,
       .filter_rows = {filter_rows<metric::inner_product>, filter_rows<metric::cosine>, filter_rows<metric::l2>},
       .filter_block = {filter_block<metric::inner_product>, filter_block<metric::cosine>, filter_block<metric::l2>},
+      .filter_block_by_bytes = {},
   };
   return kKernels;
 }
