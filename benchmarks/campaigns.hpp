@@ -17,6 +17,7 @@ using limits_report = nlohmann::ordered_json;
 limits_report run_seeds(results& out, const campaign_settings& settings);
 limits_report run_flat_gpu(results& out, const campaign_settings& settings);
 limits_report run_flat_cpu(results& out, const campaign_settings& settings);
+limits_report run_flat_certified(results& out, const campaign_settings& settings);
 limits_report run_rows(results& out, const campaign_settings& settings);
 limits_report run_logits(results& out, const campaign_settings& settings);
 

@@ -17,9 +17,13 @@ namespace {
 constexpr std::uint64_t kRowsSeed = 1;
 constexpr std::uint64_t kQueriesSeed = 2;
 constexpr std::uint64_t kCommonSeed = 3;
+constexpr std::uint64_t kDirectionsSeed = 4;
 constexpr float kQueryNoise = 0.3f;     // queries around the common vector differ, and still score it about 0.96
 constexpr float kInt8Deviations = 4;    // an int8 row spans this many standard deviations of its elements
 constexpr std::int64_t kTieEvery = 10;  // of ten rows, nine are ties
+constexpr float kLastBits = 0x1p-18f;   // of a row of one_cluster, what makes it another one
+constexpr std::int64_t kClusters = 1000;
+constexpr float kClusterNoise = 0.7f;  // a row is as far from its direction as sentences of one topic are
 
 void scale_to_unit_length(float* row, std::int64_t dim) {
   double squares = 0;
@@ -30,6 +34,15 @@ void scale_to_unit_length(float* row, std::int64_t dim) {
 
 void unit_normal_row(std::uint64_t seed, std::int64_t index, float* row, std::int64_t dim) {
   random_row(seed, index).normal(row, dim);
+  scale_to_unit_length(row, dim);
+}
+
+/// A row near one of the directions.
+void clustered_row(std::uint64_t seed, std::int64_t index, float* row, std::int64_t dim) {
+  std::vector<float> direction(static_cast<std::size_t>(dim));
+  unit_normal_row(kDirectionsSeed, index * 7919 % kClusters, direction.data(), dim);
+  unit_normal_row(seed, index, row, dim);
+  for (std::int64_t i = 0; i < dim; ++i) row[i] = direction[static_cast<std::size_t>(i)] + kClusterNoise * row[i];
   scale_to_unit_length(row, dim);
 }
 
@@ -83,6 +96,8 @@ std::string_view to_string(distribution value) {
     case distribution::all_equal: return "all_equal";
     case distribution::ascending: return "ascending";
     case distribution::ties90: return "ties90";
+    case distribution::one_cluster: return "one_cluster";
+    case distribution::clustered: return "clustered";
   }
   return "";
 }
@@ -116,6 +131,12 @@ corpus::corpus(std::int64_t rows, std::int64_t dim, element_type type, distribut
             row = common;
           }
           break;
+        case distribution::one_cluster:
+          unit_normal_row(kRowsSeed, r, row.data(), dim);
+          std::transform(common.begin(), common.end(), row.begin(), row.begin(),
+                         [](float v, float noise) { return v + kLastBits * noise; });
+          break;
+        case distribution::clustered: clustered_row(kRowsSeed, r, row.data(), dim); break;
       }
       store_row(row.data(), dim, type, data_.get() + r * dim * size_bytes(type));
     }
@@ -129,6 +150,10 @@ query_pool::query_pool(std::int64_t count, std::int64_t dim, distribution of_cor
     float* query = values_.data() + q * dim;
     unit_normal_row(kQueriesSeed, q, query, dim);
     if (of_corpus == distribution::normal) continue;
+    if (of_corpus == distribution::clustered) {
+      clustered_row(kQueriesSeed, q, query, dim);
+      continue;
+    }
     for (std::int64_t i = 0; i < dim; ++i) query[i] = common[static_cast<std::size_t>(i)] + kQueryNoise * query[i];
     scale_to_unit_length(query, dim);
   }

@@ -13,10 +13,12 @@ namespace shortlist::benchmark {
 
 /// What the scores of the rows look like to a query of `make_queries`.
 enum class distribution : std::uint8_t {
-  normal,     ///< independent standard normal elements, each row scaled to length 1
-  all_equal,  ///< every row is the same vector
-  ascending,  ///< each row scores higher than the one before it, as far as fp32 can tell them apart
-  ties90,     ///< 90 % of the rows are one vector, near the queries, so that the best k are all ties
+  normal,       ///< independent standard normal elements, each row scaled to length 1
+  all_equal,    ///< every row is the same vector
+  ascending,    ///< each row scores higher than the one before it, as far as fp32 can tell them apart
+  ties90,       ///< 90 % of the rows are one vector, near the queries, so that the best k are all ties
+  one_cluster,  ///< every row is one vector but for its last bits
+  clustered,    ///< rows around a thousand directions, as embeddings of texts are
 };
 
 std::string_view to_string(distribution value);
@@ -49,8 +51,8 @@ class corpus {
   std::unique_ptr<std::byte, unmap> data_;
 };
 
-/// [count, dim] of fp32 vectors of length 1. For `normal` corpora they are normal too; for the others they lie around
-/// the vector that those corpora are made of.
+/// [count, dim] of fp32 vectors of length 1. For `normal` corpora they are normal too, for `clustered` ones they lie
+/// around the same directions, and for the others around the vector that those corpora are made of.
 class query_pool {
  public:
   query_pool(std::int64_t count, std::int64_t dim, distribution of_corpus);

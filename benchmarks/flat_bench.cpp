@@ -32,12 +32,13 @@ void demand(const std::optional<std::string>& difference) {
 }  // namespace
 
 flat_bench::flat_bench(device where, flat_data& data, results& out, const patience& limit, std::int64_t max_queries,
-                       std::int64_t max_k, int concurrency)
+                       std::int64_t max_k, int concurrency, storage kept)
     : where_(where),
       data_(data),
       out_(out),
       limit_(limit),
-      index_(where, {.dim = data.rows.dim(), .metric = metric::inner_product, .type = data.rows.type()}) {
+      index_(where,
+             {.dim = data.rows.dim(), .metric = metric::inner_product, .type = data.rows.type(), .storage = kept}) {
   index_.reserve({.max_rows = data.rows.rows(), .max_queries = max_queries, .max_k = max_k}, concurrency);
   index_.add(data.rows.view());
 }
@@ -77,8 +78,11 @@ void flat_bench::host(std::int64_t queries, std::int64_t k, const std::string& w
                       const nlohmann::ordered_json& more) {
   attempt(work, [&] {
     answer found(queries, k);
+    search_stats stats;
+    std::int64_t searched = 0;
     const auto search = [&](std::int64_t run) {
-      index_.search(data_.query_set(run, queries), {.k = k}, found.output());
+      index_.search(data_.query_set(run, queries), {.k = k, .stats = &stats}, found.output());
+      searched += queries;
     };
     search(0);
     demand(check(found, 0, queries));
@@ -86,7 +90,21 @@ void flat_bench::host(std::int64_t queries, std::int64_t k, const std::string& w
     const std::int64_t later = queries == 1 ? 1 : 0;  // after the timed runs, another of the queries if that is cheap
     search(later);
     demand(check(found, later, queries));
-    out_.add(work, {.time = time, .bytes = data_.rows.bytes(), .limit_ms = limit_ms}, more);
+    const std::int64_t plane_bytes = index_.memory().planes_bytes;
+    if (plane_bytes == 0) {
+      out_.add(work, {.time = time, .bytes = data_.rows.bytes(), .limit_ms = limit_ms}, more);
+      return;
+    }
+    nlohmann::ordered_json fields = {
+        {"certified_share", static_cast<double>(stats.certified_queries) / static_cast<double>(searched)},
+        {"rows_bytes", index_.memory().rows_bytes}};
+    if (stats.certified_queries > 0) {
+      fields["survivors_per_query"] =
+          static_cast<double>(stats.survivors) / static_cast<double>(stats.certified_queries);
+    }
+    if (more.is_object()) fields.update(more);
+    const double share = static_cast<double>(plane_bytes) / static_cast<double>(data_.rows.bytes());
+    out_.add(work, {.time = time, .bytes = plane_bytes, .limit_ms = share * limit_ms}, fields);
   });
 }
 

@@ -42,7 +42,7 @@ class flat_bench {
  public:
   /// Builds the index, with memory reserved for searches up to these limits.
   flat_bench(device where, flat_data& data, results& out, const patience& limit, std::int64_t max_queries,
-             std::int64_t max_k, int concurrency = 1);
+             std::int64_t max_k, int concurrency = 1, storage kept = storage::full);
 
   flat_index& index() { return index_; }
   flat_data& data() { return data_; }
@@ -51,7 +51,8 @@ class flat_bench {
   /// Milliseconds of one read of the rows, at the bandwidth that this device shows for so many bytes.
   double limit_ms(gpu_clock* gpu);
 
-  /// Host to host. Adds a record unless it is not wanted.
+  /// Host to host. Adds a record unless it is not wanted. Where the index has a plane, bytes and limit are the plane's,
+  /// and the record tells how many rows survived its filter.
   void host(std::int64_t queries, std::int64_t k, const std::string& work, double limit_ms,
             const nlohmann::ordered_json& more = {});
 

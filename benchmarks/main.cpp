@@ -26,7 +26,11 @@ struct named_campaign {
   nlohmann::ordered_json (*accuracy)(const results&, const campaign_settings&) = nullptr;
 };
 constexpr named_campaign kCampaigns[] = {
-    {"seeds", run_seeds},   {"flat_gpu", run_flat_gpu}, {"flat_cpu", run_flat_cpu}, {"rows", run_rows, rows_accuracy},
+    {"seeds", run_seeds},
+    {"flat_gpu", run_flat_gpu},
+    {"flat_cpu", run_flat_cpu},
+    {"flat_certified", run_flat_certified},
+    {"rows", run_rows, rows_accuracy},
     {"logits", run_logits},
 };
 

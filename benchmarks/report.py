@@ -16,7 +16,7 @@ import verdicts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "rows", "logits"]
+CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "flat_certified", "rows", "logits"]
 SEED = re.compile(r"flat/q1/(\d+)x(\d+)/f32/ip/k(\d+)/(host|device)(/\w+)?")
 CROSSING = re.compile(r"flat/q(\d+)/(\d+)x(\d+)/f32/ip/k10/host(/cpu)?")
 # What README shows of each campaign: the shapes that the targets name.
@@ -36,6 +36,13 @@ README_WORK = {
         "flat/q1/10000x384/f32/ip/k100/host/cpu",
         "flat/q16/1000000x384/f32/ip/k100/host/cpu",
         "flat/q256/1000000x384/f32/ip/k100/host/cpu",
+    ],
+    "flat_certified": [
+        "flat/q1/1000000x768/f32/ip/k10/host/cpu/certified",
+        "flat/q1/100000x384/f32/ip/k100/host/cpu/certified",
+        "flat/q16/100000x768/f32/ip/k10/host/cpu/certified",
+        "flat/q256/100000x768/f32/ip/k10/host/cpu/certified",
+        "flat/q256/1000000x384/f32/ip/k100/host/cpu/certified",
     ],
     "rows": [
         "top_k/1048576x256/f32/k32/i32",

@@ -27,6 +27,7 @@ CAMPAIGNS = {
     "flat_gpu": "the table of targets on the GPU: shapes, types, batches, distributions, k, allocations, threads, "
     "and where the CPU is faster",
     "flat_cpu": "one query and batches on the CPU, beside its read bandwidth",
+    "flat_certified": "the same through an int8 plane, with how many rows survive its filter, and the worst data for it",
     "rows": "row-wise top k on the CPU and the GPU: shapes, types, k, hard data, early stops and how exact these are",
     "logits": "top k of long rows, and sampling a token of each, on the CPU and the GPU: shapes, types, filters",
 }
@@ -41,6 +42,7 @@ PEERS_OF = {
     "seeds": ["torch", "faiss"],
     "flat_gpu": ["torch"],
     "flat_cpu": ["faiss"],
+    "flat_certified": ["faiss"],
     "rows": ["torch_rows", "numpy_rows"],
     "logits": ["torch_rows", "torch_logits"],
 }
@@ -131,7 +133,8 @@ def add_peers(document, arguments, folder):
         found = json.loads(out.read_text(encoding="utf-8"))
         document["peers"][peer] = found["version"]
         for record in document["records"]:
-            job = re.sub(r"/host/cpu/\w+$", "/host/cpu", record["work"])  # an instruction set is forced on ours alone
+            # An instruction set is forced on ours alone, and no peer has a plane.
+            job = re.sub(r"/host/cpu(/avx512|/avx2|/neon|/scalar|/certified)+$", "/host/cpu", record["work"])
             record.get("peers", {}).update(found["times"].get(job, {}))
 
 
@@ -185,15 +188,15 @@ def parse_arguments():
         help="where machines' folders lie; by default benchmarks/results, "
         "or build/bench_results for a run that is --quick or has --only",
     )
-    parser.add_argument("--isa", metavar="NAMES", help="flat_cpu: also with these instruction sets forced, by comma")
+    parser.add_argument("--isa", metavar="NAMES", help="flat_cpu, flat_certified: also with these instruction sets forced, by comma")
     parser.add_argument("--peers", metavar="NAMES", help="which peers, by comma; '' for none")
     parser.add_argument("--python", help="a Python that has the peers' packages; also looked for: .venv, this one")
     parser.add_argument("--install-peers", action="store_true", help="put FAISS and numpy into .venv first")
     arguments = parser.parse_args()
     if arguments.campaign is not None and arguments.campaign not in CAMPAIGNS:
         parser.error(f"--campaign is {arguments.campaign}; allowed is {', '.join(CAMPAIGNS)}")
-    if arguments.isa and arguments.campaign != "flat_cpu":
-        parser.error("--isa goes with --campaign flat_cpu")
+    if arguments.isa and arguments.campaign not in verdicts.CPU_CAMPAIGNS:
+        parser.error("--isa goes with --campaign flat_cpu and flat_certified")
     return arguments
 
 

@@ -9,6 +9,11 @@ SPEEDUP_BEYOND_CACHES = 1.8
 SPEEDUP_IN_CACHES = 3.5
 SPEEDUP_OF_BATCH = {16: 1.4, 256: 0.85}
 
+# Certified search, over FAISS: of one query, and of batches by queries and k, in vectors of 256 bits.
+CERTIFIED_SPEEDUP = 8
+CERTIFIED_SPEEDUP_OF_BATCH = {(16, 10): 3.7, (16, 100): 2.8, (256, 10): 1.7, (256, 100): 1.6}
+CERTIFIED_ONE_QUERY = ("1000000x768", "100000x384")
+
 # Row-wise top k on the CPU, over torch.topk on the same cores.
 ROWS_SPEEDUP = {"top_k/65536x256/f32/k32/cpu": 5, "top_k/65536x1024/f32/k64/cpu": 5}
 
@@ -17,7 +22,7 @@ SAMPLE_SPEEDUP = 5
 SAMPLE_WITH_TARGET = re.compile(r"sample/(1|64)x128256/(f32|bf16)/t0\.8-k50-p0\.95/cpu")
 
 # These campaigns measure the CPU, whatever else the machine has.
-CPU_CAMPAIGNS = ("flat_cpu",)
+CPU_CAMPAIGNS = ("flat_cpu", "flat_certified")
 
 # Above this load, as a share of the cores, others were working too, and the figures are wrong.
 BUSY_SHARE = 0.5
@@ -75,6 +80,12 @@ def cpu_targets(record, machine):
         return {"target_speedup": ROWS_SPEEDUP[record["work"]], "target_peer": "torch"}
     if SAMPLE_WITH_TARGET.fullmatch(record["work"]) and "torch" in record["peers"]:
         return {"target_speedup": SAMPLE_SPEEDUP}
+    certified = re.fullmatch(r"flat/q(\d+)/(\d+x\d+)/.*/k(\d+)/host/cpu(/avx2)?/certified", record["work"])
+    if certified and any(name.startswith("faiss") for name in record["peers"]):
+        queries, shape, k = int(certified[1]), certified[2], int(certified[3])
+        if (queries, k) in CERTIFIED_SPEEDUP_OF_BATCH:
+            return {"target_speedup": CERTIFIED_SPEEDUP_OF_BATCH[queries, k]}
+        return {"target_speedup": CERTIFIED_SPEEDUP} if queries == 1 and shape in CERTIFIED_ONE_QUERY else {}
     match = re.fullmatch(r"flat/q(\d+)/.*/host/cpu(/avx2)?", record["work"])
     if not match or not any(name.startswith("faiss") for name in record["peers"]):
         return {}

@@ -32,6 +32,7 @@ struct bench_options {
   search_shape shape{.rows = 100'000, .dim = 384};
   std::string type = "f32";
   std::string metric = "ip";
+  std::string storage = "full";
   std::string device = "best";
   std::int64_t repeat = 0;
   bool json = false;
@@ -46,9 +47,9 @@ struct timing {
 std::string_view short_name(metric by) { return by == metric::inner_product ? "ip" : to_string(by); }
 
 /// The job in the one form that all results of this project use.
-std::string work_name(const search_shape& shape) {
-  return fmt::format("flat/q{}/{}x{}/{}/{}/k{}/host", shape.queries, shape.rows, shape.dim, to_string(shape.type),
-                     short_name(shape.metric), shape.k);
+std::string work_name(const search_shape& shape, const search_stats& stats) {
+  return fmt::format("flat/q{}/{}x{}/{}/{}/k{}/host{}", shape.queries, shape.rows, shape.dim, to_string(shape.type),
+                     short_name(shape.metric), shape.k, stats.certified_queries > 0 ? "/certified" : "");
 }
 
 void check_shape(const search_shape& shape, std::int64_t repeat) {
@@ -120,6 +121,7 @@ void bench(const bench_options& options) {
   search_shape shape = options.shape;
   shape.type = parse_element_type(options.type);
   shape.metric = parse_metric(options.metric);
+  shape.storage = parse_storage(options.storage);
   check_shape(shape, options.repeat);
   const device where = device::parse(options.device);
 
@@ -129,11 +131,12 @@ void bench(const bench_options& options) {
     query_sets.push_back(
         normal_vectors(shape.queries, shape.dim, element_type::f32, kQueriesSeed + static_cast<std::uint64_t>(set)));
   }
-  flat_index index(where, {.dim = shape.dim, .metric = shape.metric, .type = shape.type});
+  flat_index index(where, {.dim = shape.dim, .metric = shape.metric, .type = shape.type, .storage = shape.storage});
   index.reserve({.max_rows = shape.rows, .max_queries = shape.queries, .max_k = shape.k});
   index.add(rows.view());
 
-  const search_result answer = index.search(query_sets[0].view(), {.k = shape.k});
+  search_stats stats;
+  const search_result answer = index.search(query_sets[0].view(), {.k = shape.k, .stats = &stats});
   const std::int64_t verified = verify_answer(rows.view(), query_sets[0].view(), shape, answer);
 
   search_result again = answer;
@@ -146,12 +149,14 @@ void bench(const bench_options& options) {
   const std::int64_t bytes = shape.rows * shape.dim * size_bytes(shape.type);
   const double gb_per_s = static_cast<double>(bytes) / (measured.median_ms * 1e6);
   if (options.json) {
-    const nlohmann::ordered_json record = {{"work", work_name(shape)},
+    const nlohmann::ordered_json record = {{"work", work_name(shape, stats)},
                                            {"ms", measured.median_ms},
                                            {"min_ms", measured.min_ms},
                                            {"runs", measured.runs},
                                            {"bytes", bytes},
                                            {"gb_per_s", gb_per_s},
+                                           {"certified_queries", stats.certified_queries},
+                                           {"survivors", stats.survivors},
                                            {"verified", true},
                                            {"verified_queries", verified},
                                            {"device", where.name()},
@@ -160,11 +165,16 @@ void bench(const bench_options& options) {
     fmt::print("{}\n", record.dump(2));
     return;
   }
-  fmt::print("{} on {} ({})\n", work_name(shape), where.name(), where.description());
+  fmt::print("{} on {} ({})\n", work_name(shape, stats), where.name(), where.description());
   fmt::print("verified   {} of {} {}: every id and every bit of every score equals the reference's\n",
              grouped(verified), grouped(shape.queries), shape.queries == 1 ? "query" : "queries");
   fmt::print("median     {}\n", readable_time(measured.median_ms / 1e3));
   fmt::print("min        {}, of {} runs, host to host\n", readable_time(measured.min_ms / 1e3), grouped(measured.runs));
+  if (stats.certified_queries > 0) {
+    fmt::print("survivors  {:.1f} rows a query, beside a plane of {}\n",
+               static_cast<double>(stats.survivors) / static_cast<double>(stats.certified_queries),
+               readable_size(index.memory().planes_bytes));
+  }
   fmt::print("rows       {}, read once in the median time: {:.1f} GB/s\n", readable_size(bytes), gb_per_s);
 }
 
@@ -181,6 +191,7 @@ void add_bench(CLI::App& app, action& chosen) {
   command->add_option("-t,--type", options->type, kTypeHelp)->capture_default_str()->type_name("TYPE");
   command->add_option("-m,--metric", options->metric, kMetricHelp)->capture_default_str()->type_name("METRIC");
   command->add_option("-d,--device", options->device, kDeviceHelp)->capture_default_str()->type_name("DEVICE");
+  command->add_option("-s,--storage", options->storage, kStorageHelp)->capture_default_str()->type_name("STORAGE");
   command->add_option("--repeat", options->repeat, "timed runs; without it, as many as two seconds hold")
       ->type_name("RUNS");
   command->add_flag("--json", options->json, "as one JSON record");

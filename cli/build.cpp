@@ -22,6 +22,7 @@ struct build_options {
   std::filesystem::path index;
   std::string metric = "ip";
   std::string type;
+  std::string storage = "full";
   std::filesystem::path ids;
   std::string device = "cpu";
   bool progress = false;
@@ -43,12 +44,13 @@ void build(const build_options& options) {
   reject_vector_file_name(options.index);
   const metric by = parse_metric(options.metric);
   const auto stored = options.type.empty() ? std::nullopt : std::optional(parse_element_type(options.type));
+  const storage kept = parse_storage(options.storage);
   const device where = device::parse(options.device);
 
   corpus from(options.inputs, stored);
   const std::vector<std::int64_t> ids =
       options.ids.empty() ? std::vector<std::int64_t>() : read_labels(options.ids, from.rows());
-  flat_index index(where, {.dim = from.dim(), .metric = by, .type = from.type()});
+  flat_index index(where, {.dim = from.dim(), .metric = by, .type = from.type(), .storage = kept});
   if (from.rows() > 0) index.reserve({.max_rows = from.rows()});  // memory that runs out does so now, not at the end
   {
     progress line(options.index.filename().string(), from.rows(), from.dim() * size_bytes(from.type()),
@@ -86,6 +88,7 @@ void add_build(CLI::App& app, action& chosen) {
       ->add_option("-t,--type", options->type,
                    "store fp32 input as f16 or bf16, rounded to nearest even; else the input's own type")
       ->type_name("TYPE");
+  command->add_option("-s,--storage", options->storage, kStorageHelp)->capture_default_str()->type_name("STORAGE");
   command
       ->add_option("--ids", options->ids, "labels, one a row: ibin, ivecs or npy; else a row's label is its position")
       ->type_name("FILE");

@@ -24,6 +24,8 @@ void add_demo(CLI::App& app, action& chosen);
 // Words that several commands share in their help. The library parses the values and names the known ones.
 inline constexpr char kDeviceHelp[] = "cpu, cuda, cuda:1 (a GPU by number) or best (a GPU if there is one)";
 inline constexpr char kMetricHelp[] = "ip (inner product), cosine or l2 (squared distance)";
+inline constexpr char kStorageHelp[] =
+    "full, int8_and_full (an int8 plane beside the rows, for faster searches) or int8_and_host (rows in host memory)";
 inline constexpr char kTypeHelp[] = "how rows are stored: f32, f16, bf16, i8 or u8";
 
 }  // namespace shortlist::program

@@ -15,6 +15,7 @@ namespace {
 
 struct explain_options {
   search_shape shape;
+  std::string storage = "full";
   std::string type = "f32";
   std::string metric = "ip";
   std::string device = "best";
@@ -42,6 +43,7 @@ void explain_search(const explain_options& options) {
   search_shape shape = options.shape;
   shape.type = parse_element_type(options.type);
   shape.metric = parse_metric(options.metric);
+  shape.storage = parse_storage(options.storage);
   print_plan(explain(device::parse(options.device), shape));
 }
 
@@ -80,6 +82,7 @@ void add_explain(CLI::App& app, action& chosen) {
       ->type_name("K");
   command->add_option("-t,--type", options->type, kTypeHelp)->capture_default_str()->type_name("TYPE");
   command->add_option("-m,--metric", options->metric, kMetricHelp)->capture_default_str()->type_name("METRIC");
+  command->add_option("-s,--storage", options->storage, kStorageHelp)->capture_default_str()->type_name("STORAGE");
   command->add_option("-d,--device", options->device, kDeviceHelp)->capture_default_str()->type_name("DEVICE");
   command->footer(
       "SHORTLIST_FORCE_FLAT_SEARCH=name overrides the plan.\n"

@@ -58,8 +58,10 @@ json info_of_index(const std::filesystem::path& path, verify checks) {
           {"dim", index.dim()},
           {"metric", to_string(index.metric())},
           {"type", to_string(index.type())},
+          {"storage", to_string(index.storage())},
           {"file_bytes", std::filesystem::file_size(path)},
           {"rows_bytes", memory.rows_bytes},
+          {"planes_bytes", memory.planes_bytes},
           {"norms_bytes", memory.norms_bytes},
           {"ids_bytes", memory.ids_bytes},
           {"checksums", checks == verify::full ? "verified" : "not verified (--header-only)"}};

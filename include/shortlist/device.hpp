@@ -21,6 +21,7 @@ struct search_shape {
   std::int64_t k = 10;
   element_type type = element_type::f32;
   shortlist::metric metric = shortlist::metric::inner_product;
+  shortlist::storage storage = shortlist::storage::full;
 };
 
 /// Where rows live and searches run: the host's CPU, or one CUDA GPU. A small value; copy it freely.

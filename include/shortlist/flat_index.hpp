@@ -18,10 +18,19 @@ struct flat_index_options {
   std::int64_t dim = 0;
   shortlist::metric metric = shortlist::metric::inner_product;
   element_type type = element_type::f32;  ///< how rows are stored; rows of this type only may be added
+  /// Whether an int8 plane is kept beside the rows: on the CPU, and for rows of f32, f16 and bf16.
+  shortlist::storage storage = shortlist::storage::full;
+};
+
+/// What a search did with an int8 plane. A search adds to it, so that several can share one; it begins at zero.
+struct search_stats {
+  std::int64_t certified_queries = 0;  ///< answered through the plane; the others, if any, by reading all rows
+  std::int64_t survivors = 0;          ///< rows, over those queries, whose score had to be computed
 };
 
 struct search_options {
   std::int64_t k = 10;
+  search_stats* stats = nullptr;  ///< filled by host-to-host searches unless null
 };
 
 /// The answer to a search, on the host. Row q of `scores` and `ids` is query q's list, best first.
@@ -71,6 +80,7 @@ class workspace {
 /// Bytes that an index holds, by purpose and place.
 struct memory_use {
   std::int64_t rows_bytes = 0;          ///< rows, reserved space included
+  std::int64_t planes_bytes = 0;        ///< the int8 plane, reserved space included
   std::int64_t norms_bytes = 0;         ///< one fp32 a row under cosine
   std::int64_t ids_bytes = 0;           ///< on host and device, only if ids were given
   std::int64_t workspaces_bytes = 0;    ///< scratch of pooled searches, staging included
@@ -85,7 +95,8 @@ enum class verify { full, header_only };  ///< what `load` checks: header and da
 /// Order and score are defined to the last bit in docs/ordering.md and equal on every device.
 class flat_index {
  public:
-  /// @throws invalid_argument if options.dim is outside of [1, 65536].
+  /// @throws invalid_argument if options.dim is outside of [1, 65536], or a plane is asked for over i8 or u8 rows;
+  ///         unsupported if it is asked for on a CUDA device, which has none yet.
   flat_index(device where, const flat_index_options& options);
   ~flat_index();
   flat_index(flat_index&&) noexcept;
@@ -96,6 +107,7 @@ class flat_index {
   std::int64_t dim() const noexcept;
   shortlist::metric metric() const noexcept;
   element_type type() const noexcept;
+  shortlist::storage storage() const noexcept;
   memory_use memory() const;
 
   /// Appends rows from host memory. The label of a row is its position unless `ids` gives one.
@@ -127,7 +139,8 @@ class flat_index {
 
   /// Writes a safetensors file beside `path` and renames it when it is on disk. @throws io_error.
   void save(const std::filesystem::path& path) const;
-  /// Reads an index, from whichever device it was saved, onto `where`. @throws io_error, corrupt_file, out_of_memory.
+  /// Reads an index, from whichever device it was saved, onto `where`, with the storage that it had; a plane is made
+  /// anew. @throws io_error, corrupt_file, out_of_memory, and what the constructor does.
   static flat_index load(device where, const std::filesystem::path& path, verify checks = verify::full);
 
   /// The plan of a search with this many queries and this k: algorithm, why, bytes moved.

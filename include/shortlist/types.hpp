@@ -23,14 +23,26 @@ enum class element_type : std::uint8_t { f32, f16, bf16, i8, u8 };
 /// What makes a row a good match. Inner product and cosine: larger is better. Squared L2: smaller is better.
 enum class metric : std::uint8_t { inner_product, cosine, l2 };
 
+/// What a flat index keeps of its rows. A plane is an int8 copy that lets a search read a quarter of the bytes and
+/// return the same bits; see docs/certified.md.
+enum class storage : std::uint8_t {
+  full,           ///< the rows, on the device
+  int8_and_full,  ///< a plane and the rows, both on the device
+  int8_and_host,  ///< a plane on the device, the rows in host memory; on the CPU the same as int8_and_full
+};
+
 /// "f32", "f16", "bf16", "i8", "u8".
 std::string_view to_string(element_type type);
 /// "inner_product", "cosine", "l2".
 std::string_view to_string(metric value);
+/// "full", "int8_and_full", "int8_and_host".
+std::string_view to_string(storage value);
 /// The inverse of to_string. @throws invalid_argument that lists the known names.
 element_type parse_element_type(std::string_view name);
 /// The inverse of to_string; also takes "ip" and "cos". @throws invalid_argument that lists the known names.
 metric parse_metric(std::string_view name);
+/// The inverse of to_string. @throws invalid_argument that lists the known names.
+storage parse_storage(std::string_view name);
 
 /// Bytes of one element: 4, 2, 2, 1, 1.
 constexpr std::int64_t size_bytes(element_type type) {

@@ -4,6 +4,7 @@
 // backends trust them. On the CPU a stream is null and every call has finished when it returns.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ struct flat_corpus {
   std::int64_t dim = 0;
   const float* inverse_norms = nullptr;  ///< [count] under cosine (kZeroVector where dot(x, x) == 0), else null
   const std::int64_t* ids = nullptr;     ///< [count] labels, or null: the position is the label
+  shortlist::storage storage = shortlist::storage::full;
+  const std::byte* plane = nullptr;  ///< of these rows, laid out as core::plane_layout says, unless the storage is full
 };
 
 /// Queries, and where their answers go. Scores and ids are dense [queries, k]; entries from min(k, count) on are
@@ -36,7 +39,19 @@ struct flat_request {
   std::int64_t k = 0;
   float* scores = nullptr;
   std::int64_t* ids = nullptr;
+  search_stats* stats = nullptr;  ///< added to unless null
 };
+
+/// What decides the plan of a request.
+constexpr search_shape shape_of(const flat_corpus& corpus, const flat_request& request) {
+  return {.rows = corpus.count,
+          .dim = corpus.dim,
+          .queries = request.query_count,
+          .k = request.k,
+          .type = corpus.type,
+          .metric = corpus.metric,
+          .storage = corpus.storage};
+}
 
 /// A row-wise top k whose arguments were checked; see shortlist/top_k.hpp.
 struct top_k_request {
@@ -105,6 +120,11 @@ class backend {
   /// Computes inverse_norms[first, first + count), of the rows at these positions; the array is that of all rows.
   virtual void inverse_norms(void* stream, const flat_corpus& corpus, std::int64_t first, std::int64_t count,
                              float* inverse_norms) = 0;
+  /// @throws unsupported unless an index may keep its rows so; the message names options.storage.
+  virtual void check_storage(storage wanted) const;
+  /// Writes rows [first, first + count) into the plane, blocks of which are there and may hold rows before `first`.
+  virtual void write_plane(void* stream, const flat_corpus& corpus, std::int64_t first, std::int64_t count,
+                           std::byte* plane);
   /// `max_dim` bounds what staging of host queries needs; 0 if searches will be device to device only.
   virtual std::unique_ptr<scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) = 0;
   /// Device to device, asynchronous on `stream`, allocates nothing, can be captured.

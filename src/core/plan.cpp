@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "core/certified.hpp"
 #include "core/message.hpp"
 #include "shortlist/flat_index.hpp"
 
@@ -25,18 +26,30 @@ struct flat_algorithm_name {
   std::string_view name;
   flat_algorithm algorithm;
 };
-constexpr flat_algorithm_name kFlatAlgorithms[] = {{"scan", flat_algorithm::scan}, {"tiles", flat_algorithm::tiles}};
+constexpr flat_algorithm_name kFlatAlgorithms[] = {
+    {"scan", flat_algorithm::scan}, {"tiles", flat_algorithm::tiles}, {"certified", flat_algorithm::certified}};
 
 struct flat_rule {
   std::int64_t max_queries = kAny;
   std::int64_t max_k = kAny;
+  std::int64_t min_rows_per_k = 0;
+  bool needs_plane = false;
   flat_algorithm algorithm;
   std::string_view reason;
 
-  constexpr bool holds(const search_shape& shape) const { return shape.queries <= max_queries && shape.k <= max_k; }
+  constexpr bool holds(const search_shape& shape) const {
+    return shape.queries <= max_queries && shape.k <= max_k && shape.rows / shape.k >= min_rows_per_k &&
+           (!needs_plane || shape.storage != storage::full);
+  }
 };
 
 constexpr flat_rule kCpuFlatRules[] = {
+    {.min_rows_per_k = 64,  // a few times k are scored by themselves, which costs more a row than a scan does
+     .needs_plane = true,
+     .algorithm = flat_algorithm::certified,
+     .reason =
+         "an int8 plane is there: it proves for most rows that they are not among the k best, and only the others "
+         "are read"},
     {.max_queries = 1,
      .algorithm = flat_algorithm::scan,
      .reason = "one query: the rows stream past it once, spread over all cores, at the speed of memory"},
@@ -67,7 +80,7 @@ constexpr std::span<const flat_rule> rules_of(device_kind kind) {
 
 constexpr bool ends_with_a_rule_for_all(device_kind kind) {
   const flat_rule& last = rules_of(kind).back();
-  return last.max_queries == kAny && last.max_k == kAny;
+  return last.max_queries == kAny && last.max_k == kAny && last.min_rows_per_k == 0 && !last.needs_plane;
 }
 static_assert(ends_with_a_rule_for_all(device_kind::cpu) && ends_with_a_rule_for_all(device_kind::cuda));
 
@@ -77,6 +90,12 @@ const flat_rule& rule_for(device_kind kind, const search_shape& shape) {
     if (rule.holds(shape)) return rule;
   }
   return rules.back();
+}
+
+/// Whether an algorithm that was forced can take the shape.
+constexpr bool takes(device_kind kind, flat_algorithm algorithm, const search_shape& shape) {
+  if (algorithm != flat_algorithm::certified) return true;
+  return kind == device_kind::cpu && shape.storage != storage::full;
 }
 
 /// The algorithm of a table that an environment variable asks for; an empty value counts as unset.
@@ -387,15 +406,19 @@ std::string_view to_string(flat_algorithm algorithm) {
 }
 
 flat_plan plan_flat_search(device_kind kind, const search_shape& shape) {
-  if (const auto forced = forced_flat_algorithm()) {
+  const auto forced = forced_flat_algorithm();
+  if (forced && takes(kind, *forced, shape)) {
     return {*forced, fmt::format("forced by {}={}", kForceFlatSearch, to_string(*forced))};
   }
   const flat_rule& rule = rule_for(kind, shape);
-  return {rule.algorithm, std::string(rule.reason)};
+  if (!forced) return {rule.algorithm, std::string(rule.reason)};
+  return {rule.algorithm,
+          fmt::format("{} ({}={} cannot take the shape)", rule.reason, kForceFlatSearch, to_string(*forced))};
 }
 
 flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape) {
-  if (const auto forced = forced_flat_algorithm()) return *forced;
+  const auto forced = forced_flat_algorithm();
+  if (forced && takes(kind, *forced, shape)) return *forced;
   return rule_for(kind, shape).algorithm;
 }
 
@@ -414,18 +437,24 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
   const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.dim);
   const double passes = plan.algorithm == flat_algorithm::scan ? static_cast<double>(shape.queries) : 1.0;
   const double norms_bytes = shape.metric == metric::cosine ? 4.0 * static_cast<double>(shape.rows) : 0.0;
-  const double read_bytes = passes * (elements * static_cast<double>(size_bytes(shape.type)) + norms_bytes);
+  const bool reads_plane = plan.algorithm == flat_algorithm::certified;
+  const plane_layout plane(shape.dim, shape.metric);
+  const double rows_bytes =
+      reads_plane ? static_cast<double>(shape.rows) / kPlaneRows * static_cast<double>(plane.block_bytes())
+                  : elements * static_cast<double>(size_bytes(shape.type));
+  const double read_bytes = passes * (rows_bytes + norms_bytes);
   const auto [gb_per_s, machine] = example_bandwidth(kind);
   return fmt::format(
       "search:     {} {} over {} rows x {} {}, {}, k {}\n"
       "device:     {}\n"
       "algorithm:  {}\n"
       "because:    {}\n"
-      "reads:      {:.6g} MB at least, {:.6g} million multiply-adds\n"
+      "reads:      {:.6g} MB{} at least, {:.6g} million multiply-adds\n"
       "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n",
       shape.queries, shape.queries == 1 ? "query" : "queries", shape.rows, shape.dim, to_string(shape.type),
       to_string(shape.metric), shape.k, device_description, to_string(plan.algorithm), plan.reason, read_bytes / 1e6,
-      elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine, read_bytes / (gb_per_s * 1e6));
+      reads_plane ? " of the plane" : "", elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine,
+      read_bytes / (gb_per_s * 1e6));
 }
 
 std::string_view to_string(top_k_algorithm algorithm) {

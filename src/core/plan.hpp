@@ -11,10 +11,11 @@
 
 namespace shortlist::core {
 
-/// How a flat search walks the rows; both backends have both.
+/// How a flat search walks the rows; both backends have the first two, and the CPU has the third.
 enum class flat_algorithm : std::uint8_t {
-  scan,   ///< one query at a time; the rows stream past it once, selection is fused into the scan
-  tiles,  ///< tiles of rows x queries; a row that is read serves many queries
+  scan,       ///< one query at a time; the rows stream past it once, selection is fused into the scan
+  tiles,      ///< tiles of rows x queries; a row that is read serves many queries
+  certified,  ///< a filter over the int8 plane, then scores of the rows that it cannot exclude; see docs/certified.md
 };
 
 std::string_view to_string(flat_algorithm algorithm);
@@ -24,7 +25,7 @@ struct flat_plan {
   std::string reason;  ///< one sentence: the rule that held, or the environment variable that forced it
 };
 
-/// The plan of a flat search. SHORTLIST_FORCE_FLAT_SEARCH overrides it by name.
+/// The plan of a flat search. SHORTLIST_FORCE_FLAT_SEARCH overrides it by name, where the algorithm can take the shape.
 /// @throws invalid_argument if that variable names no algorithm; the message lists the known ones.
 flat_plan plan_flat_search(device_kind kind, const search_shape& shape);
 /// The same without the sentence, for the hot path: allocates nothing.

@@ -1,4 +1,4 @@
-// Names of element types, value types and metrics.
+// Names of element types, value types, metrics and storages.
 #include "shortlist/types.hpp"
 
 #include <string>
@@ -25,6 +25,8 @@ constexpr named<value_type> kValueTypes[] = {
 constexpr named<metric> kMetrics[] = {
     {"inner_product", metric::inner_product}, {"cosine", metric::cosine}, {"l2", metric::l2}};
 constexpr named<metric> kMetricShorthands[] = {{"ip", metric::inner_product}, {"cos", metric::cosine}};
+constexpr named<storage> kStorages[] = {
+    {"full", storage::full}, {"int8_and_full", storage::int8_and_full}, {"int8_and_host", storage::int8_and_host}};
 
 template <class T, std::size_t Count>
 std::string_view name_of(const named<T> (&table)[Count], T value) {
@@ -38,6 +40,7 @@ std::string_view name_of(const named<T> (&table)[Count], T value) {
 
 std::string_view to_string(element_type type) { return name_of(kElementTypes, type); }
 std::string_view to_string(metric value) { return name_of(kMetrics, value); }
+std::string_view to_string(storage value) { return name_of(kStorages, value); }
 std::string_view to_string(value_type type) { return name_of(kValueTypes, type); }
 
 element_type parse_element_type(std::string_view name) {
@@ -62,6 +65,13 @@ metric parse_metric(std::string_view name) {
     if (entry.name == name) return entry.value;
   }
   core::throw_invalid("metric", name, "inner_product (ip), cosine (cos) or l2");
+}
+
+storage parse_storage(std::string_view name) {
+  for (const auto& entry : kStorages) {
+    if (entry.name == name) return entry.value;
+  }
+  core::throw_invalid("storage", name, "full, int8_and_full or int8_and_host");
 }
 
 }  // namespace shortlist

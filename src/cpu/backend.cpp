@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "cpu/flat/certified.hpp"
 #include "cpu/flat/search.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/memory.hpp"
@@ -71,19 +72,21 @@ class backend final : public core::backend {
     cpu::inverse_norms(corpus, first, count, inverse_norms);
   }
 
+  void check_storage(storage) const override {}  // a device whose memory is the host's keeps all of them
+  void write_plane(void*, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
+                   std::byte* plane) override {
+    cpu::write_plane(corpus, first, count, plane);
+  }
+
   std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) override {
     return make_flat_scratch(limits, max_dim);
   }
 
   void flat_search(void*, core::scratch& memory, const core::flat_corpus& corpus,
                    const core::flat_request& request) override {
-    const search_shape shape = {.rows = corpus.count,
-                                .dim = corpus.dim,
-                                .queries = request.query_count,
-                                .k = request.k,
-                                .type = corpus.type,
-                                .metric = corpus.metric};
-    cpu::flat_search(core::choose_flat_algorithm(device_kind::cpu, shape), memory, corpus, request);
+    const core::flat_algorithm algorithm =
+        core::choose_flat_algorithm(device_kind::cpu, core::shape_of(corpus, request));
+    cpu::flat_search(algorithm, memory, corpus, request);
   }
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
                         const core::flat_request& request) override {

@@ -43,6 +43,14 @@ void check_options(const flat_index_options& options) {
   if (options.metric > metric::l2) {
     core::throw_invalid("options.metric", static_cast<std::int64_t>(options.metric), "a metric");
   }
+  if (options.storage > storage::int8_and_host) {
+    core::throw_invalid("options.storage", static_cast<std::int64_t>(options.storage), "a storage");
+  }
+  if (options.storage != storage::full && size_bytes(options.type) == 1) {
+    core::throw_invalid(
+        "options.storage", to_string(options.storage),
+        fmt::format("full for rows of {}, which an int8 plane would not make smaller", to_string(options.type)));
+  }
 }
 
 void check_matrix(std::string_view argument, const any_matrix_view& matrix, std::int64_t dim) {

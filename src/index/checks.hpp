@@ -14,7 +14,7 @@ namespace shortlist::index {
 
 inline constexpr std::int64_t kMaxDim = 65536;
 
-/// dim, metric and type of a new index.
+/// dim, metric, type and storage of a new index.
 void check_options(const flat_index_options& options);
 /// A matrix of `dim` columns that can be read: type, sizes, stride, pointer, and no size that overflows.
 void check_matrix(std::string_view argument, const any_matrix_view& matrix, std::int64_t dim);

@@ -18,13 +18,14 @@ namespace {
 
 /// Queries [first, first + count) of a search, with where their answers go.
 core::flat_request part_of(const float* queries, std::int64_t stride, std::int64_t first, std::int64_t count,
-                           std::int64_t k, const search_output& out) {
+                           const search_options& options, const search_output& out) {
   return {.queries = queries,
           .query_stride = stride,
           .query_count = count,
-          .k = k,
-          .scores = out.scores + first * k,
-          .ids = out.ids + first * k};
+          .k = options.k,
+          .scores = out.scores + first * options.k,
+          .ids = out.ids + first * options.k,
+          .stats = options.stats};
 }
 
 /// Everything that a search's caller can get wrong.
@@ -92,6 +93,7 @@ std::int64_t flat_index::rows() const noexcept { return impl_->store.rows(); }
 std::int64_t flat_index::dim() const noexcept { return impl_->options.dim; }
 shortlist::metric flat_index::metric() const noexcept { return impl_->options.metric; }
 element_type flat_index::type() const noexcept { return impl_->options.type; }
+storage flat_index::storage() const noexcept { return impl_->options.storage; }
 
 memory_use flat_index::memory() const {
   memory_use use = impl_->store.memory();
@@ -136,11 +138,12 @@ search_result flat_index::search(any_matrix_view queries, const search_options& 
 
 std::int64_t flat_index::search(any_matrix_view queries, const search_options& options, search_output out) const {
   check_request(queries, impl_->options, options, out);
-  return index::with_host_memory([&] { return impl_->search_host(queries, options.k, out); });
+  return index::with_host_memory([&] { return impl_->search_host(queries, options, out); });
 }
 
-std::int64_t flat_index::impl::search_host(const any_matrix_view& queries, std::int64_t k,
+std::int64_t flat_index::impl::search_host(const any_matrix_view& queries, const search_options& search,
                                            const search_output& out) const {
+  const std::int64_t k = search.k;
   const core::flat_corpus corpus = store.corpus();
   const std::int64_t k_found = std::min(k, corpus.count);
   if (queries.rows == 0) return k_found;
@@ -158,7 +161,8 @@ std::int64_t flat_index::impl::search_host(const any_matrix_view& queries, std::
     const std::int64_t stride = widens ? options.dim : index::stride_of(queries);
     const float* from = widens ? taken->widened.data() : static_cast<const float*>(queries.data) + first * stride;
     if (widens) index::widen_rows(queries, first, count, taken->widened.data());
-    backend.flat_search_host(taken->own.native(), *taken->scratch, corpus, part_of(from, stride, first, count, k, out));
+    backend.flat_search_host(taken->own.native(), *taken->scratch, corpus,
+                             part_of(from, stride, first, count, search, out));
   }
   return k_found;
 }
@@ -184,7 +188,7 @@ std::int64_t flat_index::impl::search_queued(void* on, const any_matrix_view& qu
     const std::int64_t count = std::min(batch, queries.rows - first);
     backend.flat_search(
         on, *taken->scratch, corpus,
-        part_of(static_cast<const float*>(queries.data) + first * stride, stride, first, count, k, out));
+        part_of(static_cast<const float*>(queries.data) + first * stride, stride, first, count, {.k = k}, out));
   }
   return k_found;
 }
@@ -205,9 +209,9 @@ std::int64_t flat_index::search(const stream& s, workspace& scratch, any_matrix_
 
   const core::flat_corpus corpus = impl_->store.corpus();
   if (queries.rows > 0) {
-    impl_->backend.flat_search(
-        s.native(), *scratch.impl_->scratch, corpus,
-        part_of(static_cast<const float*>(queries.data), index::stride_of(queries), 0, queries.rows, options.k, out));
+    impl_->backend.flat_search(s.native(), *scratch.impl_->scratch, corpus,
+                               part_of(static_cast<const float*>(queries.data), index::stride_of(queries), 0,
+                                       queries.rows, {.k = options.k}, out));
   }
   return std::min(options.k, corpus.count);
 }
@@ -227,12 +231,17 @@ void flat_index::reserve(const search_limits& limits, int concurrency) {
 }
 
 std::string flat_index::explain(std::int64_t queries, const search_options& options) const {
-  return shortlist::explain(
-      where(), {.rows = rows(), .dim = dim(), .queries = queries, .k = options.k, .type = type(), .metric = metric()});
+  return shortlist::explain(where(), {.rows = rows(),
+                                      .dim = dim(),
+                                      .queries = queries,
+                                      .k = options.k,
+                                      .type = type(),
+                                      .metric = metric(),
+                                      .storage = storage()});
 }
 
 std::string explain(device where, const search_shape& shape) {
-  index::check_options({.dim = shape.dim, .metric = shape.metric, .type = shape.type});
+  index::check_options({.dim = shape.dim, .metric = shape.metric, .type = shape.type, .storage = shape.storage});
   index::check_row_count("shape", shape.rows, 0);
   if (shape.rows < 0) core::throw_invalid("shape.rows", shape.rows, "0 or more");
   if (shape.queries < 1) core::throw_invalid("shape.queries", shape.queries, "1 or more");

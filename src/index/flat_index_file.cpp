@@ -1,6 +1,7 @@
 // Files of flat indexes: tensors `vectors` [rows, dim], dense, and `ids` [rows] if ids were given.
 //
-// Inverse norms are not stored: `load` computes them anew, so that they cannot contradict the rows.
+// Inverse norms and planes are not stored: `load` computes them anew, so that they cannot contradict the rows. Of a
+// plane the file knows that there is to be one; a file without `storage`, as older versions wrote it, has none.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,6 +64,11 @@ description describe(const io::safetensors_file& file) {
   description found;
   found.options.metric = parse_metadata(file, "metric", parse_metric);
   found.options.type = parse_metadata(file, "element_type", parse_element_type);
+  if (file.has_metadata("storage")) found.options.storage = parse_metadata(file, "storage", parse_storage);
+  if (found.options.storage != storage::full && size_bytes(found.options.type) == 1) {
+    throw_corrupt(file.path(), fmt::format("storage is '{}' with an element_type of '{}'; allowed is 'full'",
+                                           to_string(found.options.storage), to_string(found.options.type)));
+  }
   found.options.dim = file.metadata_integer("dim", 1, index::kMaxDim);
   found.rows = file.metadata_integer("rows", 0, core::kMaxRows);
   for (const std::string& name : file.tensor_names()) {
@@ -116,6 +122,7 @@ void flat_index::save(const std::filesystem::path& path) const {
                                 {"library_version", version()},
                                 {"metric", std::string(to_string(saved.options.metric))},
                                 {"element_type", std::string(to_string(saved.options.type))},
+                                {"storage", std::string(to_string(saved.options.storage))},
                                 {"rows", std::to_string(saved.rows)},
                                 {"dim", std::to_string(saved.options.dim)}},
                                std::move(tensors));

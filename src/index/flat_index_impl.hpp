@@ -29,7 +29,8 @@ struct flat_index::impl {
 
   /// Checks and appends; `kind` says where the rows come from.
   void add(void* on, core::copy_kind kind, const any_matrix_view& vectors, std::span<const std::int64_t> ids);
-  std::int64_t search_host(const any_matrix_view& queries, std::int64_t k, const search_output& out) const;
+  std::int64_t search_host(const any_matrix_view& queries, const search_options& search,
+                           const search_output& out) const;
   std::int64_t search_queued(void* on, const any_matrix_view& queries, std::int64_t k, const search_output& out) const;
 
   device where;

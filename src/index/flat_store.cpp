@@ -29,7 +29,10 @@ flat_store::flat_store(core::backend& backend, const flat_index_options& options
     : backend_(backend),
       options_(options),
       row_bytes_(options.dim * size_bytes(options.type)),
-      stride_bytes_(round_up(row_bytes_, backend.row_alignment_bytes())) {}
+      stride_bytes_(round_up(row_bytes_, backend.row_alignment_bytes())),
+      plane_layout_(options.dim, options.metric) {
+  backend.check_storage(options.storage);
+}
 
 core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) const noexcept {
   return {.rows = from.rows.as<void>(),
@@ -39,12 +42,15 @@ core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) 
           .count = count,
           .dim = options_.dim,
           .inverse_norms = from.inverse_norms.as<const float>(),
-          .ids = from.ids.as<const std::int64_t>()};
+          .ids = from.ids.as<const std::int64_t>(),
+          .storage = options_.storage,
+          .plane = from.plane.as<const std::byte>()};
 }
 
 memory_use flat_store::memory() const noexcept {
   memory_use use;
   use.rows_bytes = arrays_.rows.bytes();
+  use.planes_bytes = arrays_.plane.bytes();
   use.norms_bytes = arrays_.inverse_norms.bytes();
   use.ids_bytes = arrays_.ids.bytes() + ids_.bytes();
   use.device_allocations = allocations_;
@@ -61,6 +67,7 @@ flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, boo
   arrays made;
   made.capacity = capacity;
   made.rows = allocate(capacity * stride_bytes_);
+  if (options_.storage != storage::full) made.plane = allocate(plane_layout_.bytes(capacity));
   if (options_.metric == metric::cosine) made.inverse_norms = allocate(capacity * kNormBytes);
   if (with_ids) made.ids = allocate(capacity * kIdBytes);
 
@@ -70,6 +77,8 @@ flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, boo
                        row_bytes, rows);
   };
   copy(made.rows, arrays_.rows, stride_bytes_, rows_);  // row by row: a backend may divide these between cores
+  const std::int64_t block_bytes = plane_layout_.block_bytes();
+  copy(made.plane, arrays_.plane, block_bytes, plane_layout_.bytes(rows_) / block_bytes);
   copy(made.inverse_norms, arrays_.inverse_norms, rows_ * kNormBytes, 1);
   copy(made.ids, arrays_.ids, rows_ * kIdBytes, 1);
   return made;
@@ -108,6 +117,9 @@ void flat_store::append(void* stream, core::copy_kind kind, const any_matrix_vie
     core::flat_corpus fresh = corpus_of(target, vectors.rows);  // of the new rows alone
     fresh.rows = target.rows.as<std::byte>() + rows_ * stride_bytes_;
     backend_.inverse_norms(stream, fresh, 0, vectors.rows, target.inverse_norms.as<float>() + rows_);
+  }
+  if (target.plane) {
+    backend_.write_plane(stream, corpus_of(target, needed), rows_, vectors.rows, target.plane.as<std::byte>());
   }
   device_memory first_ids;  // the first ids ever given, on a device that has had room for the rows only
   if (ids_.given()) {

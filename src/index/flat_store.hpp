@@ -1,10 +1,11 @@
-// The rows of a flat index, resident on one device, with their inverse norms and ids.
+// The rows of a flat index, resident on one device, with their plane, inverse norms and ids.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "core/backend.hpp"
+#include "core/certified.hpp"
 #include "index/device_memory.hpp"
 #include "index/labels.hpp"
 #include "shortlist/flat_index.hpp"
@@ -15,13 +16,14 @@ namespace shortlist::index {
 /// everything as it was if they throw: they allocate first, write behind the rows that count, and commit last.
 class flat_store {
  public:
+  /// @throws unsupported if the backend does not have the storage.
   flat_store(core::backend& backend, const flat_index_options& options);
 
   std::int64_t rows() const noexcept { return rows_; }
   std::int64_t capacity() const noexcept { return arrays_.capacity; }
   core::flat_corpus corpus() const noexcept { return corpus_of(arrays_, rows_); }
   const labels& ids() const noexcept { return ids_; }
-  /// rows_bytes, norms_bytes, ids_bytes and the allocations made here.
+  /// rows_bytes, planes_bytes, norms_bytes, ids_bytes and the allocations made here.
   memory_use memory() const noexcept;
 
   /// Room for `max_rows` rows at addresses that stay.
@@ -34,6 +36,7 @@ class flat_store {
  private:
   struct arrays {
     device_memory rows;
+    device_memory plane;          ///< unless the storage is full
     device_memory inverse_norms;  ///< under cosine
     device_memory ids;            ///< if ids were given
     std::int64_t capacity = 0;
@@ -51,6 +54,7 @@ class flat_store {
   flat_index_options options_;
   std::int64_t row_bytes_;     ///< dim elements
   std::int64_t stride_bytes_;  ///< the same, rounded up to the backend's alignment
+  core::plane_layout plane_layout_;
   arrays arrays_;
   labels ids_;
   std::int64_t rows_ = 0;

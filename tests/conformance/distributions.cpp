@@ -188,6 +188,33 @@ void fill_zero_vectors(const place& at, random_bits& random, numbers& out) {
   if (zero) std::fill(out.begin(), out.end(), random.one_in(2) ? 0.0f : -0.0f);
 }
 
+/// All rows are close to one point, closer than eight bits can tell.
+void fill_one_cluster(const place& at, random_bits& random, numbers& out) {
+  if (at.is_query) return fill_normal(at, random, out);
+  const float noise = is_integer(at.type) ? 1.0f : at.type == element_type::f32 ? 1e-4f : 2e-2f;
+  for (float& value : out) value = (is_integer(at.type) ? 100.0f : 1.0f) + noise * random.normal();
+}
+
+/// One element of eight is not zero.
+void fill_sparse(const place& at, random_bits& random, numbers& out) {
+  fill_normal(at, random, out);
+  for (float& value : out) value = random.one_in(8) ? value : 0.0f;
+}
+
+/// A few elements dwarf the others.
+void fill_heavy_tailed(const place& at, random_bits& random, numbers& out) {
+  for (float& value : out) {
+    const float normal = random.normal();
+    value = center_of(at.type) + spread_of(at.type) * normal * normal * normal * normal * normal / 16.0f;
+  }
+}
+
+/// Eight vectors, of which every row and query is one.
+void fill_query_duplicates(const place& at, random_bits&, numbers& out) {
+  random_bits same(static_cast<std::uint64_t>(777 + at.index % 8));
+  fill_normal(at, same, out);
+}
+
 struct named_fill {
   std::string_view name;
   fill_function fill;
@@ -210,6 +237,10 @@ constexpr named_fill kFills[] = {
     {"mixed_magnitudes", fill_mixed_magnitudes, false},
     {"signed_zeros", fill_signed_zeros, false},
     {"zero_vectors", fill_zero_vectors, true},
+    {"one_cluster", fill_one_cluster, true},
+    {"sparse", fill_sparse, true},
+    {"heavy_tailed", fill_heavy_tailed, true},
+    {"query_duplicates", fill_query_duplicates, true},
 };
 
 const named_fill& find_fill(std::string_view name) {

@@ -18,6 +18,8 @@ namespace shortlist::conformance {
 namespace {
 
 constexpr const char* kForceVariable = "SHORTLIST_FORCE_FLAT_SEARCH";
+constexpr const char* kSurvivorsVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
+constexpr const char* kOverflow = "certified_overflow";
 
 std::string with_bits(float value) { return fmt::format("{} ({:08X})", value, std::bit_cast<std::uint32_t>(value)); }
 
@@ -50,7 +52,8 @@ search_result search_on_host(const flat_index& index, const dataset& data, std::
 search_result search_in_way(const test_case& what, const way& how, const dataset& data) {
   const forced_isa isa(how.isa);
   const forced_algorithm algorithm(how.algorithm);
-  flat_index index(how.where, {.dim = what.dim, .metric = what.by, .type = what.type});
+  flat_index index(how.where,
+                   {.dim = what.dim, .metric = what.by, .type = what.type, .storage = storage_for(how.algorithm)});
   if (how.path == "host") {
     add_from_host(index, data, 1 + static_cast<std::int64_t>(what.seed % 3));
     return search_on_host(index, data, what.k, what.seed % 2 == 1);
@@ -77,11 +80,14 @@ std::vector<way> ways_of_this_machine(const test_case& what) {
     }
     for (const std::string& isa : isas) {
       for (const char* algorithm : {"scan", "tiles"}) ways.push_back({where, isa, algorithm, "host"});
+      if (!has_planes(where, what.type)) continue;
+      for (const char* algorithm : {"certified", kOverflow}) ways.push_back({where, isa, algorithm, "host"});
     }
     // Data on the device: the forced algorithms and the planned one in turn, with the best instruction set.
-    const char* algorithms[] = {"scan", "tiles", "plan"};
-    ways.push_back({where, isas[0], algorithms[what.seed % 3], "stream"});
-    ways.push_back({where, isas[0], algorithms[(what.seed + 1) % 3], "workspace"});
+    std::vector<std::string> algorithms{"scan", "tiles", "plan"};
+    if (has_planes(where, what.type)) algorithms.emplace_back("certified");
+    ways.push_back({where, isas[0], algorithms[what.seed % algorithms.size()], "stream"});
+    ways.push_back({where, isas[0], algorithms[(what.seed + 1) % algorithms.size()], "workspace"});
   }
   return ways;
 }
@@ -105,14 +111,26 @@ std::string describe(const test_case& what, const way& how) {
       what.k, what.queries, what.distribution, what.seed);
 }
 
+bool has_planes(const device& where, element_type type) {
+  return where.kind() == device_kind::cpu && size_bytes(type) > 1;
+}
+
+storage storage_for(const std::string& algorithm) {
+  return algorithm.starts_with("certified") ? storage::int8_and_full : storage::full;
+}
+
 forced_algorithm::forced_algorithm(const std::string& name) {
   if (name == "plan") {
     unsetenv(kForceVariable);
   } else {
-    setenv(kForceVariable, name.c_str(), 1);
+    setenv(kForceVariable, name == kOverflow ? "certified" : name.c_str(), 1);
   }
+  if (name == kOverflow) setenv(kSurvivorsVariable, "1", 1);
 }
-forced_algorithm::~forced_algorithm() { unsetenv(kForceVariable); }
+forced_algorithm::~forced_algorithm() {
+  unsetenv(kForceVariable);
+  unsetenv(kSurvivorsVariable);
+}
 
 forced_isa::forced_isa(const std::string& name) : before_(cpu::to_string(cpu::current_isa())) {
   if (name != "-") cpu::force_isa(name);

@@ -42,7 +42,8 @@ struct test_case {
 struct way {
   device where = device::cpu();
   std::string isa;        ///< on the CPU, else "-"
-  std::string algorithm;  ///< "scan", "tiles", or "plan" for what the library chooses
+  std::string algorithm;  ///< "scan", "tiles", "certified" (of an index with a plane), "certified_overflow" (the same,
+                          ///< with lists of survivors that fill all the time), or "plan" for what the library chooses
   std::string path;       ///< "host", "stream" (data on the device, added from there) or "workspace"
 };
 
@@ -58,7 +59,12 @@ class replay_line {
   std::map<std::string, std::string> fields_;
 };
 
-/// Sets SHORTLIST_FORCE_FLAT_SEARCH for as long as it lives; "plan" unsets it.
+/// Whether an index of this type on this device may keep an int8 plane.
+bool has_planes(const device& where, element_type type);
+/// What an index must keep for an algorithm.
+storage storage_for(const std::string& algorithm);
+
+/// Sets SHORTLIST_FORCE_FLAT_SEARCH, and the room for survivors, for as long as it lives; "plan" unsets both.
 class forced_algorithm {
  public:
   explicit forced_algorithm(const std::string& name);

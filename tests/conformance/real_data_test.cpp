@@ -1,6 +1,7 @@
 // Real data with its own ground truth: help_wiki and bigann10k from this repository, Fashion-MNIST where it is.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -54,9 +55,21 @@ struct byte_set {
   id_table truth;
 };
 
+/// Rows as fp32, which may have a plane where bytes have none.
+std::vector<float> widened(const vectors& bytes) {
+  std::vector<float> wide(static_cast<std::size_t>(bytes.rows * bytes.dim));
+  std::transform(bytes.data.begin(), bytes.data.begin() + static_cast<std::ptrdiff_t>(wide.size()), wide.begin(),
+                 [](std::byte value) { return static_cast<float>(std::to_integer<int>(value)); });
+  return wide;
+}
+
 /// Every list has the distances of the ground truth, place by place: integers, and exact in fp32 below 2^24. The ids
 /// are distinct and have the distances that they claim.
 void check_bytes(const byte_set& set, std::int64_t query_count) {
+  // Integers are exact in fp32, and so are their distances: the plane's answer must be that of the bytes.
+  const std::vector<float> wide = widened(set.base);
+  flat_index with_plane(device::cpu(), {.dim = set.base.dim, .metric = metric::l2, .storage = storage::int8_and_full});
+  with_plane.add(matrix_view<const float>(wide.data(), set.base.rows, set.base.dim));
   const std::int64_t dim = set.base.dim;
   const auto* base = reinterpret_cast<const std::uint8_t*>(set.base.data.data());
   const auto* queries = reinterpret_cast<const std::uint8_t*>(set.queries.data.data());
@@ -68,6 +81,12 @@ void check_bytes(const byte_set& set, std::int64_t query_count) {
     for (const char* algorithm : {"scan", "tiles"}) {
       const forced_algorithm forced(algorithm);
       const search_result found = index.search(some, {.k = k});
+      {
+        const forced_algorithm certified("certified");
+        search_stats stats;
+        EXPECT_EQ(first_difference(with_plane.search(some, {.k = k, .stats = &stats}), found), "");
+        EXPECT_EQ(stats.certified_queries, query_count) << "real data of which a query is given up";
+      }
       for (std::int64_t query = 0; query < query_count; ++query) {
         const auto ids = found.ids_of(query);
         EXPECT_EQ(std::set<std::int64_t>(ids.begin(), ids.end()).size(), static_cast<std::size_t>(k));
@@ -96,9 +115,10 @@ TEST(RealData, HelpWikiIdsEqualTheGroundTruth) {
   const search_result expected = reference_search(base.view(), queries.view(), metric::inner_product, {.k = truth.dim});
   EXPECT_EQ(expected.ids, truth.data) << "reference";
   for (const device& where : device::all()) {
-    flat_index index(where, {.dim = base.dim});
+    const bool has_plane = has_planes(where, base.type);
+    flat_index index(where, {.dim = base.dim, .storage = has_plane ? storage::int8_and_full : storage::full});
     index.add(base.view());
-    for (const char* algorithm : {"scan", "tiles"}) {
+    for (const char* algorithm : {"scan", "tiles", "certified", "certified_overflow"}) {
       const forced_algorithm forced(algorithm);
       const search_result found = index.search(queries.view(), {.k = truth.dim});
       EXPECT_EQ(found.ids, truth.data) << where.name() << " " << algorithm;

@@ -166,6 +166,18 @@ for metric in ip l2; do
     check "search of $type under $metric" cmp -s got expected_$metric
   done
 done
+for metric in ip l2; do
+  run 0 build base.fbin -o plane.$metric --metric $metric --storage int8_and_full
+  SHORTLIST_FORCE_FLAT_SEARCH=certified run 0 search plane.$metric queries.fbin --device cpu
+  table_pairs out >got
+  check "search of a plane under $metric" cmp -s got expected_$metric
+done
+run 0 info plane.ip
+for line in '^storage +int8_and_full$' '^planes in memory +[0-9]'; do check "info says $line" grep -Eq "$line" out; done
+fails 2 'storage is half; allowed is full, int8_and_full or int8_and_host' build base.fbin -o plane.half --storage half
+fails 2 'options.storage is int8_and_full; allowed is full for rows of u8' \
+  build base.u8bin -o plane.u8 --storage int8_and_full
+check 'a refused build leaves no file' test ! -e plane.u8
 for input in fbin u8bin; do
   run 0 build base.$input -o $input.cosine --metric cosine
   run 0 search $input.cosine queries.fbin -k $rows --verify --corpus base.$input --time
@@ -624,6 +636,10 @@ check 'explain says something' test -s out
 SHORTLIST_FORCE_FLAT_SEARCH=nonsense fails 2 'nonsense.*scan.*tiles' explain --rows 1000 --dim 8 --device cpu
 SHORTLIST_FORCE_FLAT_SEARCH=tiles run 0 explain --rows 1000 --dim 8 --device cpu
 check 'explain shows the forced plan' grep -q tiles out
+run 0 explain --rows 1000000 --dim 384 -k 100 --storage int8_and_full --device cpu
+check 'explain knows the plane' grep -Eq 'certified|of the plane' out
+fails 2 'int8_and_full; allowed is full for rows of u8' explain --rows 10 --dim 8 -t u8 -s int8_and_full --device cpu
+fails 2 'storage is int8; allowed is full' explain --rows 10 --dim 8 --storage int8 --device cpu
 fails 2 'rows' explain --rows -1 --dim 8 --device cpu
 fails 2 'dim' explain --rows 10 --dim 0 --device cpu
 
@@ -672,6 +688,9 @@ for type in f32 f16 bf16 i8 u8; do
   done
 done
 run 0 bench --rows 500 --dim 8 --repeat 1
+run 0 bench --rows 5000 --dim 40 -k 5 --storage int8_and_full --repeat 1 --device cpu
+check 'bench counts survivors' grep -Eq '^survivors +[0-9]+\.[0-9] rows a query' out
+check 'bench names the work' grep -q '/k5/host/certified on cpu' out
 check 'bench for people' grep -q '^verified   1 of 1 query' out
 fails 2 '--rows is 0' bench --rows 0
 fails 2 '--dim is 65537' bench --dim 65537

@@ -392,7 +392,7 @@ TEST(bad_input, an_unknown_algorithm_in_the_environment) {
     const test::environment_value forced("SHORTLIST_FORCE_FLAT_SEARCH", "magic");
     it.index.search(kOneQuery, {.k = 1});
   };
-  it.refuses<invalid_argument>(search, "SHORTLIST_FORCE_FLAT_SEARCH is magic; allowed is scan or tiles");
+  it.refuses<invalid_argument>(search, "SHORTLIST_FORCE_FLAT_SEARCH is magic; allowed is scan or tiles or certified");
 }
 
 TEST(bad_input, devices) {
@@ -430,6 +430,8 @@ TEST(bad_input, names) {
                                  "element type is float; allowed is f32, f16, bf16, i8 or u8");
   expect_error<invalid_argument>([] { parse_metric("manhattan"); },
                                  "metric is manhattan; allowed is inner_product (ip), cosine (cos) or l2");
+  expect_error<invalid_argument>([] { parse_storage("int8"); },
+                                 "storage is int8; allowed is full, int8_and_full or int8_and_host");
 }
 
 // ---- files of indexes
@@ -503,6 +505,23 @@ TEST(bad_index_file, fields) {
     expect_forgery_refused([&](forgery& one) { one.fields[key] = value; }, part);
     expect_forgery_refused([&](forgery& one) { one.fields.erase(key); }, key);
   }
+}
+
+TEST(bad_index_file, storage) {
+  const auto stored = [](const char* type, const char* dtype, const char* name) {
+    return [=](forgery& one) {
+      one.fields["element_type"] = type;
+      one.fields["storage"] = name;
+      one.tensors = {{"vectors", dtype, {2, 4}}};
+    };
+  };
+  expect_forgery_refused(stored("f32", "F32", "int8"), "storage is int8; allowed is full, int8_and_full");
+  expect_forgery_refused(stored("u8", "U8", "int8_and_full"),
+                         "storage is 'int8_and_full' with an element_type of 'u8'; allowed is 'full'");
+  const temporary_folder folder;
+  forgery older;  // it knows nothing of storages
+  older.write(folder / "index");
+  EXPECT_EQ(flat_index::load(device::cpu(), folder / "index").storage(), storage::full);
 }
 
 TEST(bad_index_file, tensors) {

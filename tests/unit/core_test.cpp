@@ -183,6 +183,32 @@ TEST(plan, the_short_form_chooses_as_the_long_one_does) {
   }
 }
 
+TEST(plan, certifies_where_there_is_a_plane_and_k_is_small_beside_the_rows) {
+  const environment_value unset(kForce, nullptr);
+  for (const std::int64_t queries : {1, 2, 300}) {
+    search_shape shape = {.rows = 640, .dim = 64, .queries = queries, .k = 10, .storage = storage::int8_and_full};
+    const auto plain = queries == 1 ? flat_algorithm::scan : flat_algorithm::tiles;
+    EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), flat_algorithm::certified);
+    EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape), plain) << "there are no planes yet";
+    shape.k = 11;
+    EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), plain);
+    shape = {.rows = 640, .dim = 64, .queries = queries};
+    EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), plain);
+  }
+}
+
+TEST(plan, certified_is_forced_only_where_there_is_a_plane) {
+  const environment_value forced(kForce, "certified");
+  search_shape shape = {.rows = 20, .dim = 64, .queries = 2, .k = 10, .storage = storage::int8_and_host};
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), flat_algorithm::certified);
+  EXPECT_EQ(plan_flat_search(device_kind::cpu, shape).reason, std::string("forced by ") + kForce + "=certified");
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape), flat_algorithm::tiles);
+  shape.storage = storage::full;
+  const flat_plan plan = plan_flat_search(device_kind::cpu, shape);
+  EXPECT_EQ(plan.algorithm, flat_algorithm::tiles);
+  EXPECT_NE(plan.reason.find("(SHORTLIST_FORCE_FLAT_SEARCH=certified cannot take the shape)"), std::string::npos);
+}
+
 TEST(plan, the_environment_forces_an_algorithm_by_name) {
   for (const auto& [name, algorithm] :
        {std::pair("scan", flat_algorithm::scan), std::pair("tiles", flat_algorithm::tiles)}) {
@@ -209,7 +235,7 @@ TEST(plan, an_unknown_name_is_an_error_that_lists_the_known_ones) {
       ask();
       ADD_FAILURE() << "an unknown algorithm was accepted";
     } catch (const invalid_argument& failure) {
-      EXPECT_STREQ(failure.what(), "SHORTLIST_FORCE_FLAT_SEARCH is fastest; allowed is scan or tiles");
+      EXPECT_STREQ(failure.what(), "SHORTLIST_FORCE_FLAT_SEARCH is fastest; allowed is scan or tiles or certified");
     }
   }
 }
@@ -221,6 +247,16 @@ TEST(plan, explain_says_what_why_and_how_many_bytes) {
   const std::string reason = plan_flat_search(device_kind::cuda, shape).reason;
   for (const char* part : {"1 query", "1000000 rows", "384", "f16", "inner_product", "k 100", "a GPU", "scan",
                            reason.c_str(), "768 MB", "384 million"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
+  }
+}
+
+TEST(plan, explain_counts_the_plane_where_it_is_what_is_read) {
+  const environment_value unset(kForce, nullptr);
+  const std::string text =
+      explain_flat_search(device_kind::cpu, "a CPU",
+                          {.rows = 1'000'000, .dim = 766, .queries = 3, .k = 100, .storage = storage::int8_and_full});
+  for (const char* part : {"3 queries", "certified", "int8 plane", "780 MB"}) {  // 768 codes and three terms a row
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
   }
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/backend.hpp"
+#include "core/certified.hpp"
 #include "index/flat_store.hpp"
 #include "index/labels.hpp"
 #include "index/slot_pool.hpp"
@@ -474,6 +475,7 @@ class faulty_backend final : public core::backend {
  public:
   int calls_before_failure = std::numeric_limits<int>::max();
   int live_allocations = 0;
+  bool has_planes = false;
   std::int64_t largest_allocation = std::numeric_limits<std::int64_t>::max();
 
   device where() const noexcept override { return real_.where(); }
@@ -510,6 +512,14 @@ class faulty_backend final : public core::backend {
     step();
     real_.inverse_norms(s, corpus, first, count, norms);
   }
+  void check_storage(storage wanted) const override {
+    if (!has_planes) core::backend::check_storage(wanted);
+  }
+  void write_plane(void* s, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
+                   std::byte* plane) override {
+    step();
+    real_.write_plane(s, corpus, first, count, plane);
+  }
   std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) override {
     step();
     return real_.make_scratch(limits, max_dim);
@@ -541,6 +551,17 @@ std::vector<std::byte> contents(faulty_backend& backend, const index::flat_store
     if (from) all.insert(all.end(), begin, begin + bytes);
   };
   append(corpus.rows, corpus.count * corpus.row_stride_bytes);
+  if (corpus.plane) {  // of a block that is not full, the places of rows alone
+    const core::plane_layout layout(corpus.dim, corpus.metric);
+    for (std::int64_t row = 0; row < corpus.count; ++row) {
+      const std::byte* block = corpus.plane + row / core::kPlaneRows * layout.block_bytes();
+      for (std::int64_t i = 0; i < layout.words * core::kPlaneWord; ++i) {
+        append(block + core::plane_layout::code_at(row % core::kPlaneRows, i), 1);
+      }
+      const std::byte* terms = block + layout.codes_bytes() + row % core::kPlaneRows * 4;
+      for (std::int64_t term = 0; term < layout.terms; ++term) append(terms + term * core::kPlaneRows * 4, 4);
+    }
+  }
   append(corpus.inverse_norms, corpus.count * 4);
   append(corpus.ids, corpus.count * 8);
   append(store.ids().all().data(), static_cast<std::int64_t>(store.ids().all().size_bytes()));
@@ -551,11 +572,13 @@ std::vector<std::byte> contents(faulty_backend& backend, const index::flat_store
 TEST(flat_store, an_append_that_fails_at_any_step_changes_nothing) {
   const matrix rows(40, 19, element_type::f32, 25);
   const std::vector<std::int64_t> out_of_order = {900, 4, 901, 902, 903, 904, 905, 906, 907, 908};
+  const flat_index_options options = {.dim = 19, .metric = metric::cosine, .storage = storage::int8_and_full};
   for (const bool with_ids : {false, true}) {
     for (const bool room : {false, true}) {
       faulty_backend backend;
+      backend.has_planes = true;
       {
-        index::flat_store store(backend, {.dim = 19, .metric = metric::cosine});
+        index::flat_store store(backend, options);
         if (room) store.reserve(nullptr, 40);
         store.append(nullptr, core::copy_kind::host_to_device, rows.part(0, 3), {});
         const auto before = contents(backend, store);
@@ -577,9 +600,9 @@ TEST(flat_store, an_append_that_fails_at_any_step_changes_nothing) {
           ASSERT_EQ(backend.live_allocations, live) << "step " << step;
         }
         backend.calls_before_failure = std::numeric_limits<int>::max();
-        EXPECT_GE(failures, 4) << "zero, copy, norms, synchronize at least";
+        EXPECT_GE(failures, 5) << "zero, copy, norms, plane, synchronize at least";
         EXPECT_EQ(store.rows(), 13);
-        index::flat_store untroubled(backend, {.dim = 19, .metric = metric::cosine});
+        index::flat_store untroubled(backend, options);
         untroubled.append(nullptr, core::copy_kind::host_to_device, rows.part(0, 3), {});
         append_to(untroubled);
         EXPECT_EQ(contents(backend, store), contents(backend, untroubled));
@@ -587,6 +610,20 @@ TEST(flat_store, an_append_that_fails_at_any_step_changes_nothing) {
       EXPECT_EQ(backend.live_allocations, 0);
     }
   }
+}
+
+TEST(flat_store, of_a_backend_without_planes_refuses_them) {
+  faulty_backend backend;
+  expect_error<unsupported>([&] { index::flat_store(backend, {.dim = 19, .storage = storage::int8_and_host}); },
+                            "options.storage is int8_and_host; allowed on cpu is full");
+  index::flat_store without(backend, {.dim = 19});
+  expect_error<unsupported>(
+      [&] {
+        core::flat_corpus corpus = without.corpus();
+        corpus.storage = storage::int8_and_full;
+        backend.core::backend::write_plane(nullptr, corpus, 0, 0, nullptr);
+      },
+      "options.storage is int8_and_full");
 }
 
 TEST(flat_store, grows_to_just_what_is_needed_where_memory_is_short) {

@@ -18,8 +18,9 @@
 
 #include "core/order.hpp"
 #include "core/score.hpp"
+#include "cpu/flat/certified.hpp"
 #include "cpu/flat/kernels.hpp"
-#include "cpu/memory.hpp"
+#include "cpu/flat/scratch.hpp"
 #include "cpu/parallel.hpp"
 
 namespace shortlist::cpu {
@@ -31,29 +32,15 @@ constexpr std::int64_t kScanRows = 128;
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMinChunkBytes = std::int64_t{64} << 10;
 constexpr std::int64_t kChunksPerSlot = 16;
-/// Up to this one core works alone. Two gain from 0.3 MiB on while the pool is awake, from 3 MiB on when it sleeps (it
-/// takes 20 to 50 us to wake), and at 1 MiB either choice costs less than 10 us.
-constexpr std::int64_t kSerialBytes = std::int64_t{1} << 20;
 /// Room for candidates beyond k: fewer cuts for small k.
 constexpr std::int64_t kMinExtraKeys = 256;
 /// Lists longer than this are sorted by all cores.
 constexpr std::int64_t kSerialSortKeys = std::int64_t{1} << 14;
 
-/// Queries that meet a packed block of rows; more would only enlarge the scratch.
-constexpr std::int64_t kMaxGroup = 256;
-/// Bounds of a group by its candidates in one slot, and by its packed queries (which the outer caches should hold).
-constexpr std::int64_t kGroupKeysBytes = std::int64_t{16} << 20;
-constexpr std::int64_t kGroupQueriesBytes = std::int64_t{8} << 20;
 /// Chunks of rows in tiles, counted in blocks.
 constexpr std::int64_t kMaxChunkBlocks = 16;
 /// Work items for each slot, so that all finish together.
 constexpr std::int64_t kItemsPerSlot = 8;
-
-constexpr std::int64_t kMaxDim = 65536;
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
-constexpr std::int64_t padded_dim(std::int64_t dim) { return round_up(dim, core::kPartialSums); }
 
 /// Keys that one slot holds for one query: at least k, and a block on top.
 std::int64_t key_capacity(std::int64_t k, std::int64_t rows) {
@@ -68,16 +55,6 @@ std::int64_t group_limit(std::int64_t capacity, std::int64_t dim) {
   return std::max(std::min({kMaxGroup, by_keys, by_queries}) / kMaxTileQueries, std::int64_t{1}) * kMaxTileQueries;
 }
 
-/// Bytes of each part of the scratch.
-struct scratch_sizes {
-  std::int64_t keys_bytes = 0;     ///< [group, slots, capacity]
-  std::int64_t slots_bytes = 0;    ///< candidates [slots, group]
-  std::int64_t query_bytes = 0;    ///< one padded query
-  std::int64_t norms_bytes = 0;    ///< inverse norms [group]
-  std::int64_t queries_bytes = 0;  ///< packed queries [group, padded dim]
-  std::int64_t rows_bytes = 0;     ///< packed rows [slots, kBlockRows, padded dim]
-};
-
 scratch_sizes sizes_of(std::int64_t slots, std::int64_t group, std::int64_t capacity, std::int64_t dim, bool packed) {
   const std::int64_t padded_group = round_up(group, kMaxTileQueries);
   const std::int64_t vector_bytes = padded_dim(dim) * 4;
@@ -88,27 +65,6 @@ scratch_sizes sizes_of(std::int64_t slots, std::int64_t group, std::int64_t capa
           .queries_bytes = packed ? padded_group * vector_bytes : 0,
           .rows_bytes = packed ? slots * kBlockRows * vector_bytes : 0};
 }
-
-class flat_scratch final : public core::scratch {
- public:
-  void reserve(const scratch_sizes& sizes) {
-    allocations_ += keys.reserve(sizes.keys_bytes);
-    allocations_ += slots.reserve(sizes.slots_bytes);
-    allocations_ += query.reserve(sizes.query_bytes);
-    allocations_ += norms.reserve(sizes.norms_bytes);
-    allocations_ += queries.reserve(sizes.queries_bytes);
-    allocations_ += rows.reserve(sizes.rows_bytes);
-  }
-  std::int64_t bytes() const noexcept override {
-    return keys.bytes() + slots.bytes() + query.bytes() + norms.bytes() + queries.bytes() + rows.bytes();
-  }
-  std::int64_t device_allocations() const noexcept override { return allocations_; }
-
-  growing_memory keys, slots, query, norms, queries, rows;
-
- private:
-  std::int64_t allocations_ = 0;
-};
 
 /// Cuts candidates back to the k best, and lets in only what is better from now on.
 void cut(candidates& found, std::int64_t k) {
@@ -154,7 +110,6 @@ class searcher {
   void tile_blocks(std::int64_t slot, row_span rows, std::int64_t first, std::int64_t block, std::int64_t block_end,
                    std::int64_t group);
   void finish(std::int64_t query, std::int64_t in_group);
-  void write(std::int64_t query, const std::uint64_t* keys) const;
 
   flat_scratch& memory_;
   const core::flat_corpus& corpus_;
@@ -348,19 +303,7 @@ void searcher::finish(std::int64_t query, std::int64_t in_group) {
   } else {
     tbb::this_task_arena::isolate([&] { tbb::parallel_sort(all.keys, all.keys + k_, std::greater<>()); });
   }
-  write(query, all.keys);
-}
-
-void searcher::write(std::int64_t query, const std::uint64_t* keys) const {
-  float* scores = request_.scores + query * request_.k;
-  std::int64_t* ids = request_.ids + query * request_.k;
-  for (std::int64_t i = 0; i < k_; ++i) {
-    const std::uint32_t position = core::position_of(keys[i]);
-    scores[i] = core::score_from_key(core::key_of(keys[i]), corpus_.metric);
-    ids[i] = corpus_.ids != nullptr ? corpus_.ids[position] : position;
-  }
-  std::fill(scores + k_, scores + request_.k, core::worst_score(corpus_.metric));
-  std::fill(ids + k_, ids + request_.k, core::kNoId);
+  write_list(corpus_, request_, query, all.keys, k_);
 }
 
 }  // namespace
@@ -380,6 +323,7 @@ std::unique_ptr<core::scratch> make_flat_scratch(const search_limits& limits, st
   sizes.queries_bytes = std::min(sizes.queries_bytes, std::max(least.queries_bytes, kGroupQueriesBytes));
   auto memory = std::make_unique<flat_scratch>();
   memory->reserve(sizes);
+  reserve_certified(limits, dim, *memory);
   return memory;
 }
 
@@ -396,6 +340,7 @@ void flat_search(core::flat_algorithm algorithm, core::scratch& memory, const co
   switch (algorithm) {
     case core::flat_algorithm::scan: search.scan(); break;
     case core::flat_algorithm::tiles: search.tiles(); break;
+    case core::flat_algorithm::certified: certified_search(static_cast<flat_scratch&>(memory), corpus, request); break;
   }
 }
 

@@ -1,0 +1,186 @@
+// Certified search: int8 copies of rows, and intervals that surely hold the score. docs/certified.md has the proof; the
+// names of its terms stand beside what implements them.
+//
+// A row is filtered by the integer product of its codes with the query's, which costs a quarter of the bytes of fp32.
+// What this header computes is compiled by host and device; how codes are multiplied is each backend's own.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/host_device.hpp"
+#include "core/score.hpp"
+
+namespace shortlist::core {
+
+// ---- the plane
+
+inline constexpr int kPlaneRows = 16;    ///< rows of a block: lanes of a vector
+inline constexpr int kPlaneWord = 4;     ///< codes of a row that lie side by side
+inline constexpr int kCodeOffset = 128;  ///< a code is stored as the byte code + 128
+inline constexpr int kMaxRowCode = 127;
+
+/// A plane is a sequence of blocks of 16 rows: codes [ceil(dim / 4)][16 rows][4 codes], padded with code 0, then fp32
+/// scale[16], residual[16], norm[16] and, under squared L2, square[16]. Blocks are multiples of 64 bytes.
+struct plane_layout {
+  std::int64_t words = 0;  ///< of four codes, in a row
+  std::int64_t terms = 0;  ///< fp32 numbers of a row
+
+  constexpr plane_layout(std::int64_t dim, metric by)
+      : words((dim + kPlaneWord - 1) / kPlaneWord), terms(by == metric::l2 ? 4 : 3) {}
+  constexpr std::int64_t codes_bytes() const { return words * kPlaneWord * kPlaneRows; }
+  constexpr std::int64_t block_bytes() const { return codes_bytes() + terms * kPlaneRows * 4; }
+  constexpr std::int64_t bytes(std::int64_t rows) const { return (rows + kPlaneRows - 1) / kPlaneRows * block_bytes(); }
+  /// Where code `i` of row `row` of a block lies in it.
+  static constexpr std::int64_t code_at(std::int64_t row, std::int64_t i) {
+    return (i / kPlaneWord * kPlaneRows + row) * kPlaneWord + i % kPlaneWord;
+  }
+};
+
+/// What a plane knows of a row x with codes c.
+struct plane_row {
+  float scale = 0.0f;     ///< s: the row is about s c
+  float residual = 0.0f;  ///< e >= |x - s c|; infinity if the row cannot be certified
+  float norm = 0.0f;      ///< n >= |s c|
+  float square = 0.0f;    ///< w, |x|^2 rounded to nearest
+};
+
+// ---- codes
+
+/// Largest norm of rows and queries for which nothing overflows, however the score is computed.
+inline constexpr double kMaxCertifiedNorm = 0x1p62;
+/// Vectors whose elements are all smaller are their own residual, so that no scale is near the denormals.
+inline constexpr float kLeastQuantised = 0x1p-100f;
+
+/// s for codes of up to max_code; 0 if the vector is too small, or not finite, and all codes are to be 0.
+SHORTLIST_HOST_DEVICE float code_scale(float largest_magnitude, int max_code) {
+  const bool is_quantised = largest_magnitude >= kLeastQuantised && largest_magnitude <= float(kMaxCertifiedNorm);
+  return is_quantised ? largest_magnitude / static_cast<float>(max_code) : 0.0f;
+}
+
+/// What code_of multiplies by: 1 / s, or 0.
+SHORTLIST_HOST_DEVICE float inverse_scale(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
+
+/// The code of an element, about element / s, as a whole fp32 number. Any other would be right too: the residual is
+/// that of the codes chosen. @pre |element * inverse| < 2^22.
+SHORTLIST_HOST_DEVICE float code_of(float element, float inverse, int max_code) {
+  constexpr float kRoundsToWhole = 0x1.8p23f;  // added, it leaves no bits for fractions
+  const float whole = (element * inverse + kRoundsToWhole) - kRoundsToWhole;
+  const float limit = static_cast<float>(max_code);
+  const float from_below = whole > -limit ? whole : -limit;  // two forms that compilers make one instruction each of
+  return from_below < limit ? from_below : limit;
+}
+
+/// The largest query code, at most `wanted`, for which a product of codes fits 32 bits.
+SHORTLIST_HOST_DEVICE int max_query_code(std::int64_t dim, int wanted) {
+  const std::int64_t fits = INT32_MAX / (kMaxRowCode * dim);
+  return fits < wanted ? static_cast<int>(fits) : wanted;
+}
+
+// ---- terms
+
+/// fp32 from above: at least value (1 + 6 u), u = 2^-24, and at least value + 2^-127.
+SHORTLIST_HOST_DEVICE float padded_up(double value) {
+  constexpr double kPad = 1.0 + 0x1p-21;
+  constexpr float kFloor = 0x1p-126f;  // above every error by underflow
+  return static_cast<float>(value * kPad) + kFloor;
+}
+
+/// The terms of a row from sums over its elements: of x^2, of (x - s c)^2 and of c^2. Codes must be 0 where scale is.
+SHORTLIST_HOST_DEVICE plane_row row_terms(float scale, double squares, double residual_squares,
+                                          std::int64_t code_squares) {
+  if (!(squares <= kMaxCertifiedNorm * kMaxCertifiedNorm)) {  // or NaN
+    return {0.0f, float_from_bits(0x7F800000u), 0.0f, 0.0f};
+  }
+  return {scale, padded_up(std::sqrt(residual_squares)),
+          padded_up(static_cast<double>(scale) * std::sqrt(static_cast<double>(code_squares))),
+          static_cast<float>(squares)};
+}
+
+/// What the interval of a query q with codes a takes from it.
+struct query_terms {
+  float scale = 0.0f;            ///< t: the query is about t a
+  float residual_weight = 0.0f;  ///< of e
+  float norm_weight = 0.0f;      ///< of n
+  float square_weight = 0.0f;    ///< of w
+  float floor = 0.0f;            ///< what no row changes
+  float square = 0.0f;           ///< |q|^2 rounded to nearest, under squared L2
+  float inverse_norm = 0.0f;     ///< under cosine
+};
+
+/// Whether intervals can be given for a query: from its sum of q^2 and, under cosine, its inverse norm.
+SHORTLIST_HOST_DEVICE bool is_certifiable(double squares, float query_inverse_norm) {
+  return squares <= kMaxCertifiedNorm * kMaxCertifiedNorm && !(query_inverse_norm < 0.0f);
+}
+
+/// How often a term of a sum over dim elements is rounded at most: along its chain, then in the tree's levels that have
+/// anything to add.
+SHORTLIST_HOST_DEVICE int roundings_of_sum(std::int64_t dim) {
+  int count = static_cast<int>((dim + kPartialSums - 1) / kPartialSums);
+  for (std::int64_t s = kPartialSums / 2; s > 0; s /= 2) count += s < dim ? 1 : 0;
+  return count;
+}
+
+/// The bound of that many roundings, relative.
+SHORTLIST_HOST_DEVICE double gamma_of(int roundings) {
+  const double most = roundings * 0x1p-24;
+  return most / (1.0 - most);
+}
+
+/// The terms of a query from sums over its elements: of q^2 and of (q - t a)^2.
+SHORTLIST_HOST_DEVICE query_terms terms_of_query(metric by, std::int64_t dim, float scale, double squares,
+                                                 double residual_squares, float query_inverse_norm) {
+  constexpr double kUnit = 0x1p-24;
+  const double norm = std::sqrt(squares);
+  const double residual = std::sqrt(residual_squares);
+  const int roundings = roundings_of_sum(dim);
+  query_terms terms;
+  terms.scale = scale;
+  terms.inverse_norm = query_inverse_norm;
+  if (by == metric::l2) {
+    const double square_weight = 2.0 * gamma_of(roundings + 2) + 3.0 * kUnit;
+    terms.residual_weight = padded_up(2.0 * norm);
+    terms.norm_weight = padded_up(2.0 * residual + 8.0 * kUnit * (norm + residual));
+    terms.square_weight = padded_up(square_weight);
+    terms.floor = padded_up(square_weight * squares);
+    terms.square = static_cast<float>(squares);
+  } else {
+    const double gamma = gamma_of(roundings);
+    terms.residual_weight = padded_up(norm * (1.0 + gamma));
+    terms.norm_weight = padded_up(residual + gamma * norm + 3.0 * kUnit * (norm + residual));
+    terms.floor = padded_up(0.0);
+  }
+  return terms;
+}
+
+// ---- intervals
+
+/// Merit is the score where larger is better, and minus the score where smaller is: the merit of the row lies in
+/// [low, high]. Either end may be NaN for rows that cannot be certified.
+struct merit_interval {
+  float low;
+  float high;
+};
+
+SHORTLIST_HOST_DEVICE float merit_of(float score, metric by) { return smaller_is_better(by) ? -score : score; }
+
+/// The interval of a row and a query, from the integer product of their codes. The plain form of the vector kernels,
+/// which may fuse any of its products and sums.
+SHORTLIST_HOST_DEVICE merit_interval interval_of(metric by, const query_terms& query, const plane_row& row,
+                                                 float row_inverse_norm, std::int32_t product) {
+  const float estimate = (static_cast<float>(product) * row.scale) * query.scale;
+  float bound = query.residual_weight * row.residual + (query.norm_weight * row.norm + query.floor);
+  if (by == metric::l2) {
+    bound = query.residual_weight * row.residual +
+            (query.norm_weight * row.norm + (query.square_weight * row.square + query.floor));
+    const float center = 2.0f * estimate - (query.square + row.square);
+    return {center - bound, center + bound};
+  }
+  if (by == metric::cosine) {
+    return {cosine_score(estimate - bound, query.inverse_norm, row_inverse_norm),
+            cosine_score(estimate + bound, query.inverse_norm, row_inverse_norm)};
+  }
+  return {estimate - bound, estimate + bound};
+}
+
+}  // namespace shortlist::core

@@ -1,0 +1,510 @@
+// Certified flat search on the CPU: how a plane is filtered on all cores, and how survivors become the k best.
+//
+// Each slot (a thread's share) takes chunks of blocks from a counter and keeps a list of survivors for each query: rows
+// whose interval of possible merits reaches the threshold, which is the k-th best lower end of any list so far. A list
+// that fills is pruned by its own threshold. If most of it stays, scores of its rows are computed at once and the k
+// best kept, so that it never drops a row that counts and never grows. Where almost every row survives, a filter is no
+// use: the query is given up, early, and answered by reading all rows.
+//
+// In the end the lists of a query are joined and pruned, and scores are computed in the order of the upper ends until
+// the k-th best score is above what is left.
+#include "cpu/flat/certified.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "core/certified.hpp"
+#include "core/message.hpp"
+#include "cpu/flat/certified_kernels.hpp"
+#include "cpu/flat/kernels.hpp"
+#include "cpu/flat/quantise.hpp"
+#include "cpu/flat/search.hpp"
+#include "cpu/parallel.hpp"
+
+namespace shortlist::cpu {
+namespace {
+
+/// Blocks of a chunk: large enough to stream, small enough that all cores finish together.
+constexpr std::int64_t kMaxChunkBlocks = 64;
+constexpr std::int64_t kChunksPerSlot = 16;
+/// Room for survivors: a list that is pruned to half of it or less is worth going on with.
+constexpr std::int64_t kSurvivorsPerK = 8;
+constexpr std::int64_t kMinSurvivors = 2048;
+/// A list is pruned for the first time at so many: early, so that a threshold is there.
+constexpr std::int64_t kFirstPrunePerK = 4;
+constexpr std::int64_t kMinFirstPrune = 256;
+/// A query is given up where more than a quarter of at least so many rows survived: scoring them one by one, beside the
+/// filter, costs as much as reading all rows.
+constexpr std::int64_t kJudgedRows = 1024;
+constexpr std::int64_t kGiveUpShare = 4;
+/// Batches take byte codes for a k up to this. Normal rows of 768 with AVX2: four times as many rows survive, 15 %
+/// faster at 100,000 rows and k 10, 30 % slower at 30,000 rows and k 32.
+constexpr std::int64_t kByteCodesMaxK = 16;
+/// Scattered rows that are fetched ahead of the one that is scored.
+constexpr std::int64_t kRowsAhead = 2;
+
+constexpr std::int64_t kSurvivorBytes = sizeof(survivor);
+
+/// For tests: how many survivors beyond k a list holds, so that few make it fill again and again.
+std::optional<std::int64_t> forced_survivors() {
+  constexpr const char* kVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
+  constexpr std::int64_t kMost = 1'000'000;
+  const char* given = std::getenv(kVariable);
+  if (!given || !*given) return std::nullopt;
+  std::int64_t value = 0;
+  const char* end = given + std::strlen(given);
+  const auto [parsed, error] = std::from_chars(given, end, value);
+  if (error != std::errc() || parsed != end || value < 1 || value > kMost) {
+    core::throw_invalid(kVariable, given, "1 to 1000000");
+  }
+  return value;
+}
+
+/// Survivors of one query in one slot. Beyond k there is room for a whole block even after a list was cut to k.
+std::int64_t survivor_capacity(std::int64_t k, std::int64_t rows) {
+  k = std::min(k, rows);
+  const std::optional<std::int64_t> forced = forced_survivors();
+  const std::int64_t wanted = forced ? k + *forced : std::min(std::max(kSurvivorsPerK * k, kMinSurvivors), rows);
+  return round_up(wanted + core::kPlaneRows, core::kPlaneRows);
+}
+
+/// Queries of a group, before it is limited by how many there are.
+std::int64_t certified_group_limit(std::int64_t capacity, std::int64_t dim) {
+  const std::int64_t by_survivors = kGroupKeysBytes / (capacity * kSurvivorBytes);
+  const std::int64_t by_codes =
+      kGroupQueriesBytes / (padded_dim(dim) * static_cast<std::int64_t>(sizeof(std::int16_t)));
+  return std::max(std::min({kMaxGroup, by_survivors, by_codes}), std::int64_t{1});
+}
+
+/// What slots share of a query.
+struct shared_query {
+  std::atomic<std::uint32_t> threshold{core::kNanKey};  ///< a key that at least k rows reach
+  std::atomic<bool> given_up{false};
+  std::atomic<std::int64_t> scored{0};  ///< rows
+};
+
+/// A slot's list of one query.
+struct slot_list {
+  survivor_list found;
+  std::int64_t limit = 0;   ///< it is pruned when a block might take it beyond this
+  std::int64_t seen = 0;    ///< rows that were filtered
+  std::int64_t scored = 0;  ///< rows scored because the list was full
+};
+
+certified_sizes certified_sizes_of(std::int64_t slots, std::int64_t group, std::int64_t k, std::int64_t capacity,
+                                   std::int64_t dim) {
+  constexpr auto kCodeBytes = static_cast<std::int64_t>(sizeof(std::int16_t));
+  const std::int64_t padded_group = round_up(group, kMaxFilterQueries);
+  return {
+      .survivors_bytes = group * slots * capacity * kSurvivorBytes,
+      .codes_bytes = (padded_group + kMaxFilterQueries) * padded_dim(dim) * kCodeBytes,
+      .filters_bytes = padded_group * static_cast<std::int64_t>(sizeof(filter_query) + sizeof(shared_query)),
+      .lists_bytes = slots * padded_group * static_cast<std::int64_t>(sizeof(slot_list)),
+      .keys_bytes = slots * k * static_cast<std::int64_t>(sizeof(std::uint64_t)),
+      .query_bytes = slots * padded_dim(dim) * static_cast<std::int64_t>(sizeof(float)),
+  };
+}
+
+bool by_position(const survivor& a, const survivor& b) { return a.position < b.position; }
+bool by_low(const survivor& a, const survivor& b) { return a.low > b.low; }
+bool by_high(const survivor& a, const survivor& b) { return a.high > b.high; }
+/// Of rows whose scores are known: the order of the list that is returned.
+bool by_rank(const survivor& a, const survivor& b) {
+  return core::row_key(a.low, a.position) > core::row_key(b.low, b.position);
+}
+
+/// One group of queries at a time over all rows.
+class certified_searcher {
+ public:
+  certified_searcher(flat_scratch& memory, const core::flat_corpus& corpus, const core::flat_request& request)
+      : memory_(memory),
+        corpus_(corpus),
+        request_(request),
+        scores_(current_flat_kernels()),
+        filter_(current_filter_kernels()),
+        layout_(corpus.dim, corpus.metric),
+        k_(std::min(request.k, corpus.count)),
+        capacity_(survivor_capacity(request.k, corpus.count)),
+        metric_(static_cast<std::size_t>(corpus.metric)) {}
+
+  void search();
+
+ private:
+  const float* query_at(std::int64_t query) const { return request_.queries + query * request_.query_stride; }
+  shared_query& shared_at(std::int64_t q) const { return shared_[q]; }
+  slot_list& list_at(std::int64_t slot, std::int64_t q) const { return lists_[slot * group_ + q]; }
+  float* padded_query_at(std::int64_t slot) const { return memory_.query.as<float>() + slot * padded_dim(corpus_.dim); }
+  plane_span blocks(std::int64_t first, std::int64_t end) const;
+
+  void prepare(std::int64_t slots, std::int64_t group);
+  void encode_queries(std::int64_t first);
+  void pad_query(std::int64_t query, float* padded) const;
+  void filter_all(std::int64_t first);
+  void filter_chunk(std::int64_t slot, std::int64_t first, std::int64_t first_row, std::int64_t end_row);
+  void filter_chunk_of_one(std::int64_t slot, std::int64_t first, std::int64_t first_row, std::int64_t end_row);
+  void raise_threshold(slot_list& list, shared_query& shared) const;
+  void make_room(std::int64_t slot, std::int64_t first, std::int64_t q);
+  void score_list(std::int64_t slot, std::int64_t query, std::int64_t q, slot_list& list) const;
+  void score_rows(const float* padded, float query_inverse_norm, survivor* rows, std::int64_t count) const;
+  void finish(std::int64_t slot, std::int64_t first, std::int64_t q);
+  void answer_given_up(std::int64_t first);
+
+  flat_scratch& memory_;
+  const core::flat_corpus& corpus_;
+  const core::flat_request& request_;
+  const flat_kernels& scores_;
+  const filter_kernels& filter_;
+  const core::plane_layout layout_;
+  const std::int64_t k_;         // of rows that are there
+  const std::int64_t capacity_;  // survivors of one slot and query
+  const std::size_t metric_;
+
+  std::int64_t slots_ = 1;
+  std::int64_t group_ = 1;
+  std::int64_t width_ = 1;  // queries that are packed side by side
+  bool by_bytes_ = false;   // which codes the queries have
+  filter_query* filters_ = nullptr;
+  shared_query* shared_ = nullptr;
+  slot_list* lists_ = nullptr;
+};
+
+void certified_searcher::prepare(std::int64_t slots, std::int64_t group) {
+  memory_.reserve(certified_sizes_of(slots, group, k_, capacity_, corpus_.dim));
+  slots_ = slots;
+  group_ = group;
+  width_ = group == 1 ? 1 : filter_.tile_queries;
+  by_bytes_ = group > 1 && k_ <= kByteCodesMaxK && filter_.filter_block_by_bytes[metric_] != nullptr;
+  const std::int64_t padded_group = round_up(group, kMaxFilterQueries);
+  filters_ = memory_.filters.as<filter_query>();
+  std::uninitialized_default_construct_n(filters_, padded_group);
+  shared_ = reinterpret_cast<shared_query*>(filters_ + padded_group);
+  std::uninitialized_default_construct_n(shared_, group);
+  lists_ = memory_.lists.as<slot_list>();
+  const std::int64_t first_prune =
+      std::clamp(std::max(kFirstPrunePerK * k_, kMinFirstPrune), std::int64_t{0}, capacity_);
+  for (std::int64_t slot = 0; slot < slots; ++slot) {
+    for (std::int64_t q = 0; q < group; ++q) {
+      survivor* rows = memory_.survivors.as<survivor>() + (q * slots + slot) * capacity_;
+      new (&list_at(slot, q)) slot_list{.found = {.rows = rows, .threshold = -std::numeric_limits<float>::infinity()},
+                                        .limit = first_prune};
+    }
+  }
+}
+
+/// Rows [first, end) of the plane; first is a block's.
+plane_span certified_searcher::blocks(std::int64_t first, std::int64_t end) const {
+  return {.blocks = corpus_.plane + first / core::kPlaneRows * layout_.block_bytes(),
+          .layout = layout_,
+          .rows = end - first,
+          .first = static_cast<std::uint32_t>(first),
+          .inverse_norms = corpus_.inverse_norms != nullptr ? corpus_.inverse_norms + first : nullptr};
+}
+
+void certified_searcher::pad_query(std::int64_t query, float* padded) const {
+  std::copy_n(query_at(query), corpus_.dim, padded);
+  std::fill(padded + corpus_.dim, padded + padded_dim(corpus_.dim), core::kQueryPadding);
+}
+
+/// Codes and terms of the group's queries. One that cannot be certified is given up before it begins.
+void certified_searcher::encode_queries(std::int64_t first) {
+  std::int16_t* packed = memory_.codes.as<std::int16_t>();
+  std::int16_t* tile = packed + round_up(group_, kMaxFilterQueries) * padded_dim(corpus_.dim);
+  const int max_code = by_bytes_ ? kMaxByteCode : core::max_query_code(corpus_.dim, kMaxQueryCode);
+  const auto pack = by_bytes_ ? pack_byte_codes : filter_.pack;
+  float* padded = padded_query_at(0);
+  float sums[1 + kSumsSlack];
+  for (std::int64_t begin = 0; begin < group_; begin += width_) {
+    const std::int64_t count = std::min(width_, group_ - begin);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t q = begin + i;
+      std::int16_t* codes = tile + i * corpus_.dim;
+      const quantised made = quantise(query_at(first + q), corpus_.dim, max_code, codes);
+      float inverse_norm = 0.0f;
+      if (corpus_.metric == metric::cosine) {
+        pad_query(first + q, padded);
+        const row_span one = {reinterpret_cast<const std::byte*>(padded), padded_dim(corpus_.dim) * 4, 1};
+        scores_.square_sums[static_cast<std::size_t>(element_type::f32)](one, corpus_.dim, sums);
+        inverse_norm = core::inverse_norm(sums[0]);
+      }
+      if (!core::is_certifiable(made.squares, inverse_norm)) {
+        shared_at(q).given_up = true;
+        std::fill_n(codes, corpus_.dim, std::int16_t{0});
+        continue;
+      }
+      std::int32_t sum = 0;
+      for (std::int64_t j = 0; j < corpus_.dim; ++j) sum += codes[j];
+      filters_[q] = {.terms = core::terms_of_query(corpus_.metric, corpus_.dim, made.scale, made.squares,
+                                                   made.residual_squares, inverse_norm),
+                     .offset = 0u - static_cast<std::uint32_t>(sum) * core::kCodeOffset};
+    }
+    pack(tile, count, corpus_.dim, width_, packed + begin * layout_.words * core::kPlaneWord);
+  }
+}
+
+/// Takes the k-th best lower end of the list as its threshold, or a better one that another slot has found.
+void certified_searcher::raise_threshold(slot_list& list, shared_query& shared) const {
+  std::uint32_t threshold = shared.threshold.load(std::memory_order_relaxed);
+  if (list.found.size >= k_) {
+    survivor* kth = list.found.rows + k_ - 1;
+    std::nth_element(list.found.rows, kth, list.found.rows + list.found.size, by_low);
+    while (threshold < kth->low &&
+           !shared.threshold.compare_exchange_weak(threshold, kth->low, std::memory_order_relaxed)) {
+    }
+    threshold = std::max(threshold, kth->low);
+  }
+  if (threshold == core::kNanKey) return;  // no k rows are known to have a number for a score
+  list.found.threshold = core::merit_of(core::score_from_key(threshold, corpus_.metric), corpus_.metric);
+  survivor* end = std::remove_if(list.found.rows, list.found.rows + list.found.size,
+                                 [&](const survivor& row) { return row.high < threshold; });
+  list.found.size = end - list.found.rows;
+}
+
+/// Prunes the list of query q of the group; if that does not help, scores it or gives the query up.
+void certified_searcher::make_room(std::int64_t slot, std::int64_t first, std::int64_t q) {
+  slot_list& list = list_at(slot, q);
+  shared_query& shared = shared_at(q);
+  if (!shared.given_up.load(std::memory_order_relaxed)) {
+    raise_threshold(list, shared);
+    if (list.found.size > capacity_ / 2) {
+      if (list.seen >= kJudgedRows && (list.scored + list.found.size) * kGiveUpShare > list.seen) {
+        shared.given_up.store(true, std::memory_order_relaxed);
+      } else {
+        score_list(slot, first + q, q, list);
+      }
+    }
+  }
+  if (shared.given_up.load(std::memory_order_relaxed)) {
+    list.found.size = 0;
+    list.found.threshold = std::numeric_limits<float>::infinity();
+  }
+  list.limit = std::clamp(2 * list.found.size + core::kPlaneRows, std::min(list.limit, capacity_), capacity_);
+}
+
+/// Computes the scores of a whole list and keeps the k best.
+void certified_searcher::score_list(std::int64_t slot, std::int64_t query, std::int64_t q, slot_list& list) const {
+  float* padded = padded_query_at(slot);
+  pad_query(query, padded);
+  survivor* rows = list.found.rows;
+  std::sort(rows, rows + list.found.size, by_position);
+  // Those that were scored before have equal ends: what is left are runs of new ones.
+  for (std::int64_t begin = 0; begin < list.found.size;) {
+    std::int64_t end = begin + 1;
+    if (rows[begin].low == rows[begin].high) {
+      begin = end;
+      continue;
+    }
+    while (end < list.found.size && rows[end].low != rows[end].high &&
+           rows[end].position == rows[end - 1].position + 1 && end - begin < kBlockRows) {
+      ++end;
+    }
+    score_rows(padded, filters_[q].terms.inverse_norm, rows + begin, end - begin);
+    list.scored += end - begin;
+    begin = end;
+  }
+  if (list.found.size > k_) {
+    std::nth_element(rows, rows + k_ - 1, rows + list.found.size, by_rank);
+    list.found.size = k_;
+  }
+  raise_threshold(list, shared_at(q));
+}
+
+/// The keys of up to kBlockRows rows, the positions of which follow each other.
+void certified_searcher::score_rows(const float* padded, float query_inverse_norm, survivor* rows,
+                                    std::int64_t count) const {
+  const std::int64_t first = rows->position;
+  const row_span span = {static_cast<const std::byte*>(corpus_.rows) + first * corpus_.row_stride_bytes,
+                         corpus_.row_stride_bytes, count};
+  const auto kind = corpus_.metric == metric::l2 ? sum_kind::l2 : sum_kind::dot;
+  float sums[kBlockRows + kSumsSlack];
+  scores_.row_sums[static_cast<std::size_t>(corpus_.type)][static_cast<std::size_t>(kind)](padded, span, corpus_.dim,
+                                                                                           sums);
+  for (std::int64_t i = 0; i < count; ++i) {
+    float score = sums[i];
+    if (corpus_.metric == metric::cosine) {
+      score = core::cosine_score(score, query_inverse_norm, corpus_.inverse_norms[first + i]);
+    }
+    rows[i].low = rows[i].high = core::score_key(score, corpus_.metric);
+  }
+}
+
+// ---- the filter
+
+void certified_searcher::filter_chunk_of_one(std::int64_t slot, std::int64_t first, std::int64_t first_row,
+                                             std::int64_t end_row) {
+  slot_list& list = list_at(slot, 0);
+  while (first_row < end_row) {
+    if (shared_at(0).given_up.load(std::memory_order_relaxed)) return;
+    const std::int64_t done = filter_.filter_rows[metric_](memory_.codes.as<std::int16_t>(), filters_[0],
+                                                           blocks(first_row, end_row), list.limit, list.found);
+    first_row += done;
+    list.seen += done;
+    if (list.found.size + core::kPlaneRows > list.limit) make_room(slot, first, 0);
+  }
+}
+
+void certified_searcher::filter_chunk(std::int64_t slot, std::int64_t first, std::int64_t first_row,
+                                      std::int64_t end_row) {
+  const std::int64_t tiles = divide_up(group_, width_);
+  const std::int64_t share_bytes = round_up(divide_up(layout_.block_bytes(), tiles), kCacheLineBytes);
+  const auto filter_block = by_bytes_ ? filter_.filter_block_by_bytes[metric_] : filter_.filter_block[metric_];
+  survivor_list found[kMaxFilterQueries];
+  for (std::int64_t row = first_row; row < end_row; row += core::kPlaneRows) {
+    const plane_span block = blocks(row, std::min(row + core::kPlaneRows, end_row));
+    const std::byte* ahead = block.blocks + layout_.block_bytes();
+    for (std::int64_t begin = 0; begin < group_; begin += width_) {
+      const std::int64_t count = std::min(width_, group_ - begin);
+      for (std::int64_t i = 0; i < count; ++i) found[i] = list_at(slot, begin + i).found;
+      filter_block(memory_.codes.as<std::int16_t>() + begin * layout_.words * core::kPlaneWord, filters_ + begin, count,
+                   block, ahead, share_bytes, found);
+      ahead += share_bytes;
+      for (std::int64_t i = 0; i < count; ++i) {
+        slot_list& list = list_at(slot, begin + i);
+        list.found.size = found[i].size;
+        list.seen += block.rows;
+        if (list.found.size + core::kPlaneRows > list.limit) make_room(slot, first, begin + i);
+      }
+    }
+  }
+}
+
+/// Queries [first, first + group) past all rows.
+void certified_searcher::filter_all(std::int64_t first) {
+  const std::int64_t row_blocks = divide_up(corpus_.count, core::kPlaneRows);
+  const std::int64_t chunk =
+      std::clamp(row_blocks / (slots_ * kChunksPerSlot), std::int64_t{1}, kMaxChunkBlocks) * core::kPlaneRows;
+  const auto filter_rows = group_ == 1 ? &certified_searcher::filter_chunk_of_one : &certified_searcher::filter_chunk;
+  const auto all_given_up = [&] {
+    return std::all_of(shared_, shared_ + group_,
+                       [](const shared_query& one) { return one.given_up.load(std::memory_order_relaxed); });
+  };
+  std::atomic<std::int64_t> next{0};
+  for_each_slot(static_cast<int>(slots_), [&](int slot) {
+    while (!all_given_up()) {
+      const std::int64_t row = next.fetch_add(chunk, std::memory_order_relaxed);
+      if (row >= corpus_.count) break;
+      (this->*filter_rows)(slot, first, row, std::min(row + chunk, corpus_.count));
+    }
+  });
+}
+
+// ---- the end of a search
+
+/// Joins the slots' lists of a query, scores what may be among the k best, and writes its list.
+void certified_searcher::finish(std::int64_t slot, std::int64_t first, std::int64_t q) {
+  // A query's lists lie one behind the other, each slot's at its capacity: close the gaps.
+  slot_list all = list_at(0, q);
+  for (std::int64_t other = 1; other < slots_; ++other) {
+    const slot_list& more = list_at(other, q);
+    std::copy_n(more.found.rows, more.found.size, all.found.rows + all.found.size);
+    all.found.size += more.found.size;
+    all.scored += more.scored;
+  }
+  raise_threshold(all, shared_at(q));
+  survivor* rows = all.found.rows;
+  std::sort(rows, rows + all.found.size, by_high);
+
+  float* padded = padded_query_at(slot);
+  pad_query(first + q, padded);
+  const auto* corpus_rows = static_cast<const char*>(corpus_.rows);
+  std::uint64_t* best = memory_.keys.as<std::uint64_t>() + slot * k_;  // a heap whose top is the worst of the k
+  std::int64_t size = 0;
+  for (std::int64_t i = 0; i < all.found.size; ++i) {
+    if (size == k_ && rows[i].high < core::key_of(best[0])) break;  // and so are all that follow
+    if (rows[i].low != rows[i].high) {
+      if (i + kRowsAhead < all.found.size) {
+        const char* ahead = corpus_rows + rows[i + kRowsAhead].position * corpus_.row_stride_bytes;
+        for (std::int64_t at = 0; at < corpus_.row_stride_bytes; at += kCacheLineBytes) __builtin_prefetch(ahead + at);
+      }
+      score_rows(padded, filters_[q].terms.inverse_norm, rows + i, 1);
+      ++all.scored;
+    }
+    const std::uint64_t key = core::row_key(rows[i].low, rows[i].position);
+    if (size < k_) {
+      best[size++] = key;
+      std::push_heap(best, best + size, std::greater<>());
+    } else if (key > best[0]) {
+      std::pop_heap(best, best + size, std::greater<>());
+      best[size - 1] = key;
+      std::push_heap(best, best + size, std::greater<>());
+    }
+  }
+  std::sort_heap(best, best + size, std::greater<>());
+  write_list(corpus_, request_, first + q, best, size);
+  shared_at(q).scored = all.scored;
+}
+
+/// Answers the queries of the group that were given up by reading all rows.
+void certified_searcher::answer_given_up(std::int64_t first) {
+  for (std::int64_t q = 0; q < group_;) {
+    std::int64_t end = q;
+    while (end < group_ && shared_at(end).given_up) ++end;
+    if (end == q) {
+      ++q;
+      continue;
+    }
+    core::flat_request run = request_;
+    run.queries = query_at(first + q);
+    run.query_count = end - q;
+    run.scores += (first + q) * request_.k;
+    run.ids += (first + q) * request_.k;
+    flat_search(end - q == 1 ? core::flat_algorithm::scan : core::flat_algorithm::tiles, memory_, corpus_, run);
+    q = end;
+  }
+}
+
+void certified_searcher::search() {
+  const std::int64_t bytes = layout_.bytes(corpus_.count);
+  const std::int64_t limit = certified_group_limit(capacity_, corpus_.dim);
+  for (std::int64_t first = 0; first < request_.query_count; first += limit) {
+    const std::int64_t group = std::min(limit, request_.query_count - first);
+    const std::int64_t threads = bytes * group <= kSerialBytes ? 1 : thread_count();
+    prepare(std::min(threads, divide_up(corpus_.count, core::kPlaneRows)), group);
+    encode_queries(first);
+    filter_all(first);
+    std::atomic<std::int64_t> unfinished{0};
+    for_each_slot(static_cast<int>(std::min(slots_, group)), [&](int slot) {
+      for (;;) {
+        const std::int64_t q = unfinished.fetch_add(1, std::memory_order_relaxed);
+        if (q >= group) break;
+        if (!shared_at(q).given_up) finish(slot, first, q);
+      }
+    });
+    if (request_.stats != nullptr) {
+      for (std::int64_t q = 0; q < group; ++q) {
+        if (shared_at(q).given_up) continue;
+        ++request_.stats->certified_queries;
+        request_.stats->survivors += shared_at(q).scored;
+      }
+    }
+    answer_given_up(first);
+  }
+}
+
+}  // namespace
+
+void certified_search(flat_scratch& memory, const core::flat_corpus& corpus, const core::flat_request& request) {
+  certified_searcher(memory, corpus, request).search();
+}
+
+void reserve_certified(const search_limits& limits, std::int64_t dim, flat_scratch& memory) {
+  const std::int64_t slots = core_count();
+  const std::int64_t k = std::min(limits.max_k, limits.max_rows);
+  const std::int64_t capacity = survivor_capacity(k, limits.max_rows);
+  // A smaller k or dim allows larger groups, which fill the same bounds: reserve up to those.
+  const std::int64_t group = std::min(limits.max_queries, kMaxGroup);
+  certified_sizes sizes = certified_sizes_of(slots, group, k, capacity, dim);
+  const certified_sizes least = certified_sizes_of(slots, 1, k, capacity, dim);
+  sizes.survivors_bytes = std::min(sizes.survivors_bytes, std::max(least.survivors_bytes, kGroupKeysBytes * slots));
+  sizes.codes_bytes = std::min(sizes.codes_bytes, least.codes_bytes + kGroupQueriesBytes);
+  memory.reserve(sizes);
+}
+
+}  // namespace shortlist::cpu
