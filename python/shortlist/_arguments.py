@@ -1,5 +1,7 @@
 """Arguments that people write in several ways, brought into the one way that the compiled part reads."""
 
+import operator
+
 import numpy as np
 
 from ._core import InvalidArgument, WrongType
@@ -22,6 +24,16 @@ def _torch_int64(tensor):
     return torch.int64
 
 
+def integers(values, argument, dtype):
+    """A list of integers as an array; NumPy alone would take large ones for floats, and cut floats off."""
+    try:
+        return np.array([operator.index(value) for value in values], dtype)
+    except TypeError as problem:
+        raise WrongType(f"{argument} is a list of other things; allowed is integers") from problem
+    except OverflowError as problem:
+        raise InvalidArgument(f"{argument} has integers that are too large; allowed is what {dtype} holds") from problem
+
+
 def token_rows(tokens, argument, rows):
     """TokenRows as they are; an array [rows, n]; or a list of lists."""
     if isinstance(tokens, TokenRows):
@@ -33,10 +45,9 @@ def token_rows(tokens, argument, rows):
                 "a list of lists, or TokenRows"
             )
         return _counts_like(tokens, rows + 1) * tokens.shape[1], tokens.reshape(-1)
-    try:
-        lists = [np.asarray(row if len(row) else [0][:0], dtype=np.int64) for row in tokens]
-    except (TypeError, ValueError) as problem:
-        raise WrongType(f"{argument} is a {type(tokens).__name__}; allowed is a list of lists of integers") from problem
+    if not isinstance(tokens, (list, tuple)):
+        raise WrongType(f"{argument} is a {type(tokens).__name__}; allowed is a list of lists of integers")
+    lists = [row if isinstance(row, np.ndarray) else integers(row, argument, "int64") for row in tokens]
     if len(lists) != rows:
         raise InvalidArgument(f"{argument} is a list of {len(lists)}; allowed is one of {rows}, a list for each row")
     begins = np.zeros(rows + 1, np.int64)

@@ -85,8 +85,7 @@ any_matrix_view read_vectors(nb::handle object, const char* argument, element_ty
 
 /// Labels on the host, or none.
 std::span<const std::int64_t> read_ids(nb::handle object, std::int64_t rows, array& into) {
-  const bool is_empty_list = PyList_Check(object.ptr()) && PyList_Size(object.ptr()) == 0;  // NumPy's are of floats
-  if (object.is_none() || (is_empty_list && rows == 0)) return {};
+  if (object.is_none()) return {};
   const array host{};
   read_rows(object, "ids", dtype::i64, rows, host, into);
   return {static_cast<const std::int64_t*>(into.data), static_cast<std::size_t>(rows)};

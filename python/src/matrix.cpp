@@ -86,6 +86,12 @@ void check_same_place(const array& other, const char* argument, const array& lik
 }
 
 void read_list(nb::handle object, const char* argument, dtype wanted, const array& like, array& into) {
+  nb::object made;
+  if (!is_float(wanted) && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) {
+    static const nb::object& convert = *new nb::object(nb::module_::import_("shortlist._arguments").attr("integers"));
+    made = convert(object, argument, to_string(wanted));
+    object = made;
+  }
   read_array(object, argument, into);
   check_same_place(into, argument, like);
   if (into.axes != 1) throw_value(argument, fmt::format("of shape {}", shape_text(into)), "an array of one axis");

@@ -136,7 +136,6 @@ class dlpack_framework final : public framework {
   }
 
   new_array empty(const array& like, std::span<const std::int64_t> shape, dtype type) override {
-    if (like.where.kind() == device_kind::cpu) return numpy().empty(like, shape, type);
     std::int64_t bytes = size_bytes(type);
     for (const std::int64_t extent : shape) bytes *= extent;
     auto memory = std::make_unique<buffer>(like.where, bytes);
@@ -144,8 +143,9 @@ class dlpack_framework final : public framework {
     nb::capsule owner(memory.release(), [](void* held) noexcept { delete static_cast<buffer*>(held); });
     std::array<std::size_t, kMaxAxes> extents{};
     std::copy(shape.begin(), shape.end(), extents.begin());
-    nb::ndarray<> view(data, shape.size(), extents.data(), owner, nullptr, dlpack_type(type), kCuda,
-                       like.where.ordinal());
+    const std::int32_t place = like.where.kind() == device_kind::cpu ? kCpu : kCuda;
+    nb::ndarray<nb::array_api> view(data, shape.size(), extents.data(), owner, nullptr, dlpack_type(type), place,
+                                    like.where.ordinal());
     return {nb::cast(view), data};
   }
 
