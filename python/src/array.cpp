@@ -42,8 +42,7 @@ framework* find_framework(nb::handle object) {
     return cupy();
   }
   if (has(object, "__dlpack__") && has(object, "__dlpack_device__")) return &dlpack();
-  const bool numpy_can = PyObject_CheckBuffer(object.ptr()) || has(object, "__array__") || PyList_Check(object.ptr()) ||
-                         PyTuple_Check(object.ptr());
+  const bool numpy_can = PyObject_CheckBuffer(object.ptr()) || has(object, "__array__") || is_list(object);
   return numpy_can ? &numpy() : nullptr;
 }
 
@@ -86,6 +85,10 @@ framework& framework_of(nb::handle object, const char* argument) {
   last_type = type;
   last = found->second;
   return *last;
+}
+
+bool is_list(nb::handle object) {
+  return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || Py_TYPE(object.ptr()) == &PyRange_Type;
 }
 
 void read_array(nb::handle object, const char* argument, array& into) {

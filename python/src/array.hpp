@@ -94,6 +94,8 @@ framework& dlpack();
 /// The framework that an object belongs to. @throws wrong_type if it is no array, nor a list that NumPy makes one of.
 framework& framework_of(nb::handle object, const char* argument);
 
+/// A list, tuple or range: no array yet.
+bool is_list(nb::handle object);
 /// Reads any object that framework_of knows.
 void read_array(nb::handle object, const char* argument, array& into);
 /// Has `of` hold a dense copy instead.

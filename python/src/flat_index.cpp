@@ -69,7 +69,7 @@ element_type element_type_named(nb::handle object) {
 any_matrix_view read_vectors(nb::handle object, const char* argument, element_type for_lists,
                              std::optional<element_type> only, array& into) {
   nb::object made;
-  if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
+  if (is_list(object)) {
     made = numpy().converted(object, argument, stored_as(for_lists));
     object = made;
   }
@@ -204,7 +204,7 @@ class python_index {
     index_.save(path);
   }
 
-  static std::unique_ptr<python_index> load(const std::filesystem::path& path, nb::handle where, bool checks_data) {
+  static python_index* load(const std::filesystem::path& path, nb::handle where, bool checks_data) {
     // Python's own exception for what is missing: FileNotFoundError and its kin.
     if (::access(path.c_str(), R_OK) != 0) {
       PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
@@ -212,8 +212,7 @@ class python_index {
     }
     const device place = device_of(where);
     const nb::gil_scoped_release unlocked;
-    return std::make_unique<python_index>(
-        flat_index::load(place, path, checks_data ? verify::full : verify::header_only));
+    return new python_index(flat_index::load(place, path, checks_data ? verify::full : verify::header_only));
   }
 
   std::int64_t rows() const {
@@ -376,9 +375,9 @@ void bind_flat_index(nb::module_& module) {
       nb::arg("dim"), nb::arg("metric") = "cosine", nb::arg("device") = nb::none(), nb::arg("dtype") = "float32",
       nb::sig("def __init__(self, dim: int, metric: str = 'cosine', device: object = None, dtype: object = 'float32') "
               "-> None"));
-  c.def("add", &python_index::add, nb::arg("vectors"), nb::arg("ids") = nb::none(),
+  c.def("add", &python_index::add, nb::arg("vectors").none(), nb::arg("ids") = nb::none(),
         nb::sig("def add(self, vectors: object, ids: object = None) -> None"), kAddDoc);
-  c.def("search", &python_index::search, nb::arg("queries"), nb::arg("k") = 10,
+  c.def("search", &python_index::search, nb::arg("queries").none(), nb::arg("k") = 10,
         nb::sig("def search(self, queries: Array, k: int = 10) "
                 "-> SearchResult[Array]"),
         kSearchDoc);

@@ -87,7 +87,7 @@ void check_same_place(const array& other, const char* argument, const array& lik
 
 void read_list(nb::handle object, const char* argument, dtype wanted, const array& like, array& into) {
   nb::object made;
-  if (!is_float(wanted) && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) {
+  if (!is_float(wanted) && is_list(object)) {
     static const nb::object& convert = *new nb::object(nb::module_::import_("shortlist._arguments").attr("integers"));
     made = convert(object, argument, to_string(wanted));
     object = made;

@@ -251,7 +251,7 @@ libraries it does. Every step, to the last bit: docs/sampling.md.)";
 
 void bind_sample(nb::module_& module) {
   module.def(
-      "sample", sample_of, nb::arg("logits"), nb::kw_only(), nb::arg("temperature") = 1.0, nb::arg("top_k") = 0,
+      "sample", sample_of, nb::arg("logits").none(), nb::kw_only(), nb::arg("temperature") = 1.0, nb::arg("top_k") = 0,
       nb::arg("top_p") = 1.0, nb::arg("min_p") = 0.0, nb::arg("seed") = 0, nb::arg("offset") = 0,
       nb::arg("min_p_order") = "last", nb::arg("repetition_penalty") = 1.0, nb::arg("presence_penalty") = 0.0,
       nb::arg("frequency_penalty") = 0.0, nb::arg("prompt") = nb::none(), nb::arg("generated") = nb::none(),

@@ -139,7 +139,7 @@ constexpr const char* kExplainDoc =
 }  // namespace
 
 void bind_top_k(nb::module_& module) {
-  module.def("top_k", top_k_of, nb::arg("matrix"), nb::arg("k"), nb::kw_only(), nb::arg("largest") = true,
+  module.def("top_k", top_k_of, nb::arg("matrix").none(), nb::arg("k"), nb::kw_only(), nb::arg("largest") = true,
              nb::arg("sorted") = true, nb::arg("eps") = nb::none(), nb::arg("max_iter") = nb::none(),
              nb::arg("begins") = nb::none(), nb::arg("ends") = nb::none(), nb::arg("index_dtype") = "int64",
              nb::sig("def top_k(matrix: Array, k: int, *, largest: bool = True, "
@@ -147,9 +147,9 @@ void bind_top_k(nb::module_& module) {
                      "begins: object = None, ends: object = None, index_dtype: str = 'int64') "
                      "-> TopK[Array]"),
              kTopKDoc);
-  module.def("top_k_mask", top_k_mask_of, nb::arg("matrix"), nb::arg("k"), nb::kw_only(), nb::arg("largest") = true,
-             nb::arg("eps") = nb::none(), nb::arg("max_iter") = nb::none(), nb::arg("begins") = nb::none(),
-             nb::arg("ends") = nb::none(),
+  module.def("top_k_mask", top_k_mask_of, nb::arg("matrix").none(), nb::arg("k"), nb::kw_only(),
+             nb::arg("largest") = true, nb::arg("eps") = nb::none(), nb::arg("max_iter") = nb::none(),
+             nb::arg("begins") = nb::none(), nb::arg("ends") = nb::none(),
              nb::sig("def top_k_mask(matrix: Array, k: int, *, largest: bool = True, "
                      "eps: float | None = None, max_iter: int | None = None, begins: object = None, "
                      "ends: object = None) -> Array"),

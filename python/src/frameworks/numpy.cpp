@@ -109,7 +109,8 @@ class numpy_framework final : public framework {
     into.data = buffer.buf;
     into.axes = buffer.ndim;
     into.where = device::cpu();
-    into.aligned = reinterpret_cast<std::uintptr_t>(buffer.buf) % static_cast<std::uintptr_t>(bytes) == 0;
+    const bool is_known = into.type != dtype::other;  // what is refused anyway is not copied first
+    into.aligned = !is_known || reinterpret_cast<std::uintptr_t>(buffer.buf) % static_cast<std::uintptr_t>(bytes) == 0;
     for (int axis = 0; axis < into.axes; ++axis) {
       into.shape[axis] = buffer.shape[axis];
       into.strides[axis] = buffer.strides[axis] / bytes;

@@ -36,7 +36,8 @@ class torch_framework final : public framework {
     } else if (is_true(attribute(object, kIsCuda))) {
       into.where = cuda_device(static_cast<int>(to_int64(call_method(object, kGetDevice))));
     } else {
-      throw_type(argument, fmt::format("a tensor on {}", nb::str(object.attr("device")).c_str()), "one on cpu or cuda");
+      throw_type(argument, fmt::format("a tensor on {}", nb::str(nb::object(object.attr("device"))).c_str()),
+                 "one on cpu or cuda");
     }
     if (is_true(call_method(object, kIsNeg))) into.object = object.attr("resolve_neg")();
     into.data = to_pointer(call_method(into.object, kDataPtr));
