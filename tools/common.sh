@@ -113,3 +113,13 @@ build() {
   shift
   cmake --build "build/$preset" ${1:+--target "$@"}
 }
+
+# A Python that can build the package: 3.11 or later, with venv and the headers. SHORTLIST_PYTHON names another one.
+python_for_wheels() {
+  local python=${SHORTLIST_PYTHON:-python3}
+  "$python" - <<'CODE' >/dev/null 2>&1 || return 1
+import ensurepip, pathlib, sys, sysconfig, venv
+sys.exit(sys.version_info < (3, 11) or not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
+CODE
+  echo "$python"
+}

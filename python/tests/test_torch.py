@@ -3,10 +3,16 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+import shortlist as sl
 
-import shortlist as sl  # noqa: E402
-import shortlist.torch as slt  # noqa: E402
+try:
+    import torch
+
+    import shortlist.torch as slt
+except ImportError:
+    torch = None
+
+pytestmark = pytest.mark.skipif(torch is None, reason="torch is not installed")
 
 
 def doubles(*shape):
