@@ -8,23 +8,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
 
-kSkipped=77
-cannot() {
-  say "$1"
-  exit $kSkipped
-}
-
-python=$(python_for_wheels) || cannot "no Python 3.11 or later with venv and headers"
-shopt -s nullglob
-wheels=(dist/shortlist-*.whl)
-((${#wheels[@]} == 1)) || cannot "there is no wheel in dist; ./run wheel makes it"
-
 fresh=build/python/fresh
-options=()
-if "$python" -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("torch") or u.find_spec("cupy") or u.find_spec("jax")))'; then
-  options=(--system-site-packages)
-fi
-rm -rf "$fresh"
-"$python" -m venv "${options[@]}" "$fresh"
-"$fresh/bin/pip" install -q "${wheels[0]}[test]" >&2 || cannot "pip cannot fetch numpy, pytest, hypothesis and ml_dtypes"
+fresh_environment "$fresh"
 "$fresh/bin/python" -m pytest -q "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./run wheel [-Dvariable=value ...]: dist/shortlist-<version>-*.whl: the Python package, with the CUDA backend where nvcc is found.
+# ./run wheel [-Dname=value ...]: dist/shortlist-<version>-*.whl: the Python package, with the CUDA backend where nvcc is found.
 #
 # usage: the arguments are for CMake: -DSHORTLIST_CUDA=OFF leaves the GPU out.
 # Exit status 77, with the reason as the last line, where this machine has no Python for it or pip cannot fetch what the
@@ -8,20 +8,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
 
-kSkipped=77
 kMaxBytes=$((30 * 1024 * 1024))
 kMaxBytesWithCuda=$((100 * 1024 * 1024))
 # The runtimes of the system and its compiler, as tools/package.sh has them, and the interpreter's own.
 kSystemLibraries='linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libpython.*'
 
-cannot() {
-  say "$1"
-  exit $kSkipped
-}
-
 need build
-python=$(python_for_wheels) ||
-  cannot "no Python 3.11 or later with venv and headers; on Debian or Ubuntu:  sudo apt-get install -y python3-venv python3-dev"
+python=$(python_for_wheels) || cannot "$kNoPython"
 
 # The tools stay from one build to the next, so that pip fetches them once and the compiler's cache knows their headers.
 tools=build/python/tools
