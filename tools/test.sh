@@ -69,9 +69,7 @@ consume() {
 
 # With the CUDA backend where the tests can use it.
 wheel() {
-  local cuda=OFF
-  if have_gpu && [[ -n $(find_nvcc) ]]; then cuda=ON; fi
-  tools/wheel.sh -DSHORTLIST_CUDA=$cuda
+  if have_gpu; then tools/wheel.sh; else tools/wheel.sh --cpu; fi
 }
 
 # The wheel that was just built, from outside.

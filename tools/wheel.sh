@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# ./run wheel [-Dname=value ...]: dist/shortlist-<version>-*.whl: the Python package, with the CUDA backend where nvcc is found.
+# ./run wheel [--cpu]: dist/shortlist-<version>-*.whl: the Python package, with the CUDA backend where nvcc is found and
+# --cpu does not leave it out.
 #
-# usage: the arguments are for CMake: -DSHORTLIST_CUDA=OFF leaves the GPU out.
 # Exit status 77, with the reason as the last line, where this machine has no Python for it or pip cannot fetch what the
 # build needs.
 set -euo pipefail
@@ -13,6 +13,12 @@ kMaxBytesWithCuda=$((100 * 1024 * 1024))
 # The runtimes of the system and its compiler, as tools/package.sh has them, and the interpreter's own.
 kSystemLibraries='linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libpython.*'
 
+case ${1:-} in
+  '') cuda=$([[ -n $(find_nvcc) ]] && echo ON || echo OFF) ;;
+  --cpu) cuda=OFF ;;
+  *) wrong_use "wheel $1" ;;
+esac
+
 need build
 python=$(python_for_wheels) || cannot "$kNoPython"
 
@@ -22,14 +28,10 @@ tools=build/python/tools
 mapfile -t requirements < <("$python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")')
 "$tools/bin/pip" install -q "${requirements[@]}" >&2 || cannot "pip cannot fetch ${requirements[*]}"
 
-settings=()
-for definition in "$@"; do
-  [[ $definition == -D*=* ]] || wrong_use "wheel $definition"
-  settings+=("-Ccmake.define.${definition#-D}")
-done
-
+# The compiler by the name that the other builds use, and a build folder as deep as theirs, share their cache.
 rm -rf build/python/wheel
-CXX=${CXX:-c++} "$tools/bin/pip" wheel -q . --no-build-isolation --no-deps -w build/python/wheel "${settings[@]}"
+CXX=${CXX:-c++} "$tools/bin/pip" wheel -q . --no-build-isolation --no-deps -w build/python/wheel \
+  -Cbuild-dir="build/wheel-cuda-$cuda" -Ccmake.define.SHORTLIST_CUDA=$cuda
 wheel=$(echo build/python/wheel/*.whl)
 
 # Unpacked elsewhere, every library must come from the wheel or from the system's runtimes.
