@@ -22,6 +22,7 @@
 
 #include "devices.hpp"
 #include "errors.hpp"
+#include "gil.hpp"
 #include "matrix.hpp"
 #include "module.hpp"
 
@@ -133,12 +134,12 @@ class python_index {
     const any_matrix_view view = read_vectors(vectors, "vectors", index_.type(), index_.type(), held);
     const auto labels = read_ids(ids, view.rows, held_ids);
     if (is_on_host(held, "vectors")) {
-      const nb::gil_scoped_release unlocked;
+      const unlocked without_gil;
       const std::unique_lock alone(lock_);
       index_.add(view, labels);
     } else {
       const work_order order = held.from->order(held);
-      const nb::gil_scoped_release unlocked;
+      const unlocked without_gil;
       const std::unique_lock alone(lock_);
       index_.add(order.on, view, labels);
     }
@@ -162,12 +163,12 @@ class python_index {
     new_array ids = held.from->empty(held, shape.get(), dtype::i64);
     const search_output out{static_cast<float*>(scores.data), static_cast<std::int64_t*>(ids.data)};
     if (on_host) {
-      const nb::gil_scoped_release unlocked;
+      const unlocked without_gil;
       const std::shared_lock beside_others(lock_);
       index_.search(view, {.k = k}, out);
     } else {
       const work_order order = held.from->order(held);
-      const nb::gil_scoped_release unlocked;
+      const unlocked without_gil;
       const std::shared_lock beside_others(lock_);
       index_.search(order.on, view, {.k = k}, out);
       if (order.waits) order.on.synchronize();
@@ -178,7 +179,7 @@ class python_index {
   }
 
   void reserve(std::int64_t max_rows, std::int64_t max_queries, std::int64_t max_k, int concurrency) {
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     const std::unique_lock alone(lock_);
     index_.reserve({.max_rows = max_rows, .max_queries = max_queries, .max_k = max_k}, concurrency);
   }
@@ -191,7 +192,7 @@ class python_index {
     const std::int64_t shape[] = {taken, index_.dim()};
     new_array made = numpy().empty(host, shape, stored());
     {
-      const nb::gil_scoped_release unlocked;
+      const unlocked without_gil;
       const std::shared_lock beside_others(lock_);
       index_.read(first, taken, made.data);
     }
@@ -199,7 +200,7 @@ class python_index {
   }
 
   void save(const std::filesystem::path& path) const {
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     const std::shared_lock beside_others(lock_);
     index_.save(path);
   }
@@ -211,14 +212,14 @@ class python_index {
       throw nb::python_error();
     }
     const device place = device_of(where);
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     return new python_index(flat_index::load(place, path, checks_data ? verify::full : verify::header_only));
   }
 
   std::int64_t rows() const {
     const std::shared_lock beside_others(lock_, std::try_to_lock);
     if (beside_others.owns_lock()) return index_.rows();
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     const std::shared_lock waited_for(lock_);
     return index_.rows();
   }
@@ -228,13 +229,13 @@ class python_index {
   const char* type() const { return python::to_string(stored()); }
 
   memory_use memory() const {
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     const std::shared_lock beside_others(lock_);
     return index_.memory();
   }
 
   std::string explain(std::int64_t k, std::int64_t queries) const {
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     const std::shared_lock beside_others(lock_);
     return index_.explain(queries, {.k = k});
   }
@@ -268,7 +269,7 @@ class python_index {
     file.write(content.c_str(), static_cast<std::streamsize>(content.size()));
     file.close();
     if (!file) throw io_error(folder.file().string() + ": the index cannot be unpacked");
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     return flat_index::load(where, folder.file());
   }
 

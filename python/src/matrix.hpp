@@ -58,11 +58,4 @@ class named_tuple {
   nb::object new_;
 };
 
-/// Waits for the work where the framework's own streams would not be ordered after it.
-inline void finish(const work_order& order) {
-  if (!order.waits) return;
-  const nb::gil_scoped_release unlocked;
-  order.on.synchronize();
-}
-
 }  // namespace shortlist::python

@@ -2,6 +2,7 @@
 #include "module.hpp"
 
 #include "errors.hpp"
+#include "gil.hpp"
 #include "shortlist/version.hpp"
 
 NB_MODULE(_core, module) {
@@ -9,6 +10,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   module.doc() = "The compiled part of shortlist; import shortlist instead.";
   module.attr("__version__") = shortlist::version();
+  shortlist::python::bind_end(module);
   shortlist::python::bind_errors(module);
   shortlist::python::bind_devices(module);
   shortlist::python::bind_flat_index(module);

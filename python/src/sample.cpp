@@ -11,6 +11,7 @@
 
 #include "devices.hpp"
 #include "errors.hpp"
+#include "gil.hpp"
 #include "matrix.hpp"
 #include "module.hpp"
 #include "values.hpp"
@@ -200,7 +201,7 @@ nb::object sample_of(nb::handle object, nb::handle temperature, nb::handle top_k
     out.top_logprobs = static_cast<float*>(top_logprobs.data);
   }
   {
-    const nb::gil_scoped_release unlocked;
+    const unlocked without_gil;
     sample(order.on, logits, params, out);
     if (order.waits) order.on.synchronize();
   }

@@ -10,6 +10,7 @@
 
 #include "devices.hpp"
 #include "errors.hpp"
+#include "gil.hpp"
 #include "matrix.hpp"
 #include "module.hpp"
 #include "values.hpp"
@@ -50,7 +51,7 @@ void check_k(const stream& on, const value_matrix& values, const top_k_options& 
 
 void run(const work_order& order, const value_matrix& values, const top_k_options& options, const top_k_output& out,
          const ragged_rows& ragged) {
-  const nb::gil_scoped_release unlocked;
+  const unlocked without_gil;
   top_k(order.on, values, options, out, ragged);
   if (order.waits) order.on.synchronize();
 }
