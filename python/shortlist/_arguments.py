@@ -9,19 +9,20 @@ from ._results import TokenRows
 
 
 def _counts_like(array, count):
-    """0 to count - 1, int64, of the library and on the device of `array`."""
+    """0 to count - 1, of the library and on the device of `array`."""
+    library = type(array).__module__.partition(".")[0]
+    if library == "torch":
+        import torch
+
+        return torch.arange(count, device=array.device)
+    if library == "cupy":
+        import cupy
+
+        with array.device:
+            return cupy.arange(count)
     if isinstance(array, np.ndarray):
-        return np.arange(count, dtype=np.int64)
-    if type(array).__module__.startswith("torch"):
-        return array.new_ones(count, dtype=_torch_int64(array)).cumsum(0) - 1
-    space = array.__array_namespace__()
-    return space.arange(count, dtype=space.int64, device=array.device)
-
-
-def _torch_int64(tensor):
-    import torch
-
-    return torch.int64
+        return np.arange(count)
+    return array.__array_namespace__().arange(count, device=array.device)
 
 
 def integers(values, argument, dtype):

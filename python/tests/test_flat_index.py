@@ -138,6 +138,7 @@ def test_files_that_cannot_be_loaded(tmp_path):
     with pytest.raises(sl.CorruptFile) as raised:
         sl.FlatIndex.load(tmp_path / "bad.index")
     assert isinstance(raised.value, ValueError)
+    assert len(sl.FlatIndex.load(tmp_path / "bad.index", verify=False)) == 4
 
 
 class Named(sl.FlatIndex):

@@ -90,9 +90,9 @@ def test_stubs_say_what_the_module_has():
             owner = getattr(owner, part)
         if not hasattr(owner, "__nb_signature__") or name.endswith(("__init__", "__len__")):
             continue
-        if name == "sample":  # its overloads differ in `details` alone
-            signatures = [signatures[0]]
-        assert signatures == [runtime_signature(owner)], name
+        if name == "sample":  # half of its overloads have no default of `details`, which is True there
+            signatures = [text for text in signatures if "details=False" in text]
+        assert set(signatures) == {runtime_signature(owner)}, name
         checked += 1
     assert checked >= 10
     public = {name for name in vars(_core) if not name.startswith("_")}
