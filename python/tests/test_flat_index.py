@@ -178,21 +178,21 @@ def test_sixteen_threads_get_what_one_gets():
 
 
 def test_rows_added_while_others_search_are_there_in_whole():
-    index = sl.FlatIndex(8, "inner_product", device="cpu")
-    wrong = []
+    index = sl.FlatIndex(256, "inner_product", device="cpu")
+    wrong, done = [], threading.Event()
 
     def work(i):
-        for step in range(60):
-            if i == 0:
-                index.add(np.full((50, 8), step + 1, np.float32))
-            else:
-                scores, ids = index.search(np.ones(8, np.float32), 50)
-                found = len(set(scores.tolist()) - {-np.inf})
-                if found > 1 or len(index) % 50:
-                    wrong.append(scores)
+        if i == 0:
+            for step in range(40):
+                index.add(np.full((500, 256), step + 1, np.float32))  # the rows move as they grow
+            done.set()
+        while not done.is_set():
+            scores = index.search(np.ones(256, np.float32), 500).scores
+            if len(set(scores.tolist())) > 1 or len(index) % 500:
+                wrong.append(scores)
 
     run_threads(work, 6)
-    assert not wrong and len(index) == 3000
+    assert not wrong and len(index) == 20000
 
 
 def run_threads(work, count):
@@ -215,8 +215,8 @@ def test_the_gil_is_released():
         begin_and_end.append(time.perf_counter())
 
     thread = threading.Thread(target=search)
-    thread.start()
     longest, last = 0, time.perf_counter()
+    thread.start()  # which already waits for a thread that holds the GIL
     while thread.is_alive():
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
