@@ -131,17 +131,31 @@ CODE
   echo "$python"
 }
 
+# environment_on PYTHON FOLDER: a new virtual environment that also sees what is installed for PYTHON, which may itself be
+# one of an environment.
+environment_on() {
+  "$1" -m venv "$2"
+  "$1" -c 'import site, sysconfig; print(*{*site.getsitepackages(), sysconfig.get_path("purelib")}, sep="\n")' \
+    >"$("$2/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+}
+
+# The wheel of dist/, with the CUDA backend where it can be tried.
+wheel_for_this_machine() {
+  if have_gpu; then tools/wheel.sh; else tools/wheel.sh --cpu; fi
+}
+
 # fresh_environment FOLDER: a new virtual environment with the wheel of dist/ and what its tests need. torch, CuPy and
 # JAX are the machine's own or none.
 fresh_environment() {
-  local python wheels options=()
+  local python wheels
   python=$(python_for_wheels) || cannot "$kNoPython"
   mapfile -t wheels < <(compgen -G 'dist/shortlist-*.whl' || true)
   ((${#wheels[@]} == 1)) || cannot "there is no wheel in dist; ./run wheel makes it"
-  if "$python" -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("torch") or f("cupy") or f("jax")))'; then
-    options=(--system-site-packages)
-  fi
   rm -rf "$1"
-  "$python" -m venv "${options[@]}" "$1"
+  if "$python" -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("torch") or f("cupy") or f("jax")))'; then
+    environment_on "$python" "$1"
+  else
+    "$python" -m venv "$1"
+  fi
   "$1/bin/pip" install -q "${wheels[0]}[test]" >&2 || cannot "pip cannot fetch numpy, pytest, hypothesis and ml_dtypes"
 }

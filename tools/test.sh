@@ -67,11 +67,6 @@ consume() {
   ctest --test-dir build/consumer/build --output-on-failure
 }
 
-# With the CUDA backend where the tests can use it.
-wheel() {
-  if have_gpu; then tools/wheel.sh; else tools/wheel.sh --cpu; fi
-}
-
 # The wheel that was just built, from outside.
 python_tests() {
   timeout $kLimitSeconds tools/python_tests.sh --junitxml="$reports/python.xml"
@@ -141,7 +136,7 @@ step "conformance tests, release" run_tests release conformance_tests
 unset SHORTLIST_TEST_FULL
 step "program, release" tests/program/program_test.sh build/release/bin/shortlist
 step "consumer of the package" consume
-step "wheel" wheel
+step "wheel" wheel_for_this_machine
 step "Python tests" python_tests
 step "address sanitizer build" build_preset asan
 step "unit tests, address sanitizer" run_tests asan unit_tests

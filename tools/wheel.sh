@@ -24,7 +24,7 @@ python=$(python_for_wheels) || cannot "$kNoPython"
 
 # The tools stay from one build to the next, so that pip fetches them once and the compiler's cache knows their headers.
 tools=build/python/tools-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-[[ -x $tools/bin/python ]] || "$python" -m venv "$tools"
+[[ -x $tools/bin/python ]] || environment_on "$python" "$tools"
 mapfile -t requirements < <("$python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")')
 "$tools/bin/pip" install -q "${requirements[@]}" >&2 || cannot "pip cannot fetch ${requirements[*]}"
 

@@ -81,8 +81,8 @@ class timed_calls {
                           }));
       s_.synchronize();
     }
-    lines_.push_back(fmt::format("\"{}/{}\": {:.6f}", work,
-                                 s_.where().kind() == device_kind::cpu ? "cpu" : "cuda", least_ms / kCallsPerBatch));
+    lines_.push_back(fmt::format("\"{}/{}\": {:.6f}", work, s_.where().kind() == device_kind::cpu ? "cpu" : "cuda",
+                                 least_ms / kCallsPerBatch));
   }
 
   stream s_;
