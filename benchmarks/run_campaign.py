@@ -204,6 +204,7 @@ def main():
     arguments = parse_arguments()
     if arguments.campaign is None:
         print("\n".join(f"{name:<10} {what}" for name, what in CAMPAIGNS.items()))
+        print(f"{'python':<10} what a call costs from Python over the same call from C++; ./run bench runs python_calls.py")
         return 0
     if arguments.install_peers:
         install_peers()

@@ -113,3 +113,49 @@ build() {
   shift
   cmake --build "build/$preset" ${1:+--target "$@"}
 }
+
+# Ends with the status that ./run test takes for a skipped step; the reason is the last line.
+cannot() {
+  say "$1"
+  exit 77
+}
+
+# A Python that can build the package: 3.11 or later, with venv and the headers. SHORTLIST_PYTHON names another one.
+kNoPython='no Python 3.11 or later with venv and headers; on Debian or Ubuntu:  sudo apt-get install -y python3-venv python3-dev'
+python_for_wheels() {
+  local python=${SHORTLIST_PYTHON:-python3}
+  "$python" - <<'CODE' >/dev/null 2>&1 || return 1
+import ensurepip, pathlib, sys, sysconfig, venv
+sys.exit(sys.version_info < (3, 11) or not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
+CODE
+  echo "$python"
+}
+
+# environment_on PYTHON FOLDER: a new virtual environment that also sees what is installed for PYTHON, which may itself be
+# one of an environment.
+environment_on() {
+  "$1" -m venv "$2"
+  "$1" -c 'import site, sysconfig; print(*{*site.getsitepackages(), sysconfig.get_path("purelib")}, sep="\n")' \
+    >"$("$2/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+}
+
+# The wheel of dist/, with the CUDA backend where it can be tried.
+wheel_for_this_machine() {
+  if have_gpu; then tools/wheel.sh; else tools/wheel.sh --cpu; fi
+}
+
+# fresh_environment FOLDER: a new virtual environment with the wheel of dist/ and what its tests need. torch, CuPy and
+# JAX are the machine's own or none.
+fresh_environment() {
+  local python wheels
+  python=$(python_for_wheels) || cannot "$kNoPython"
+  mapfile -t wheels < <(compgen -G 'dist/shortlist-*.whl' || true)
+  ((${#wheels[@]} == 1)) || cannot "there is no wheel in dist; ./run wheel makes it"
+  rm -rf "$1"
+  if "$python" -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("torch") or f("cupy") or f("jax")))'; then
+    environment_on "$python" "$1"
+  else
+    "$python" -m venv "$1"
+  fi
+  "$1/bin/pip" install -q "${wheels[0]}[test]" >&2 || cannot "pip cannot fetch numpy, pytest, hypothesis and ml_dtypes"
+}

@@ -19,17 +19,17 @@ def first_line(text):
 
 
 def read_cases(folder):
-    """(passed, [names of failed], Counter of skip reasons) over all JUnit files."""
+    """(passed, [names of failed], Counter of skip reasons) over all JUnit files, of gtest and of pytest."""
     passed, failed, skipped = 0, [], collections.Counter()
     for path in sorted(folder.glob("*.xml")):
         for case in ET.parse(path).getroot().iter("testcase"):
             name = f"{path.stem}: {case.get('classname')}.{case.get('name')}"
             reason = case.find("skipped")
-            if case.find("failure") is not None:
+            if case.find("failure") is not None or case.find("error") is not None:
                 failed.append(name)
             elif reason is not None:
                 skipped[first_line(reason.get("message") or reason.text)] += 1
-            elif case.get("status") == "run":
+            elif case.get("status", "run") == "run":
                 passed += 1
     return passed, failed, skipped
 

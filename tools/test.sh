@@ -67,6 +67,11 @@ consume() {
   ctest --test-dir build/consumer/build --output-on-failure
 }
 
+# The wheel that was just built, from outside.
+python_tests() {
+  timeout $kLimitSeconds tools/python_tests.sh --junitxml="$reports/python.xml"
+}
+
 # fuzz SECONDS: each reader of files for so long, from the seeds that the build writes.
 fuzz() {
   local seconds=$1 program family
@@ -131,6 +136,8 @@ step "conformance tests, release" run_tests release conformance_tests
 unset SHORTLIST_TEST_FULL
 step "program, release" tests/program/program_test.sh build/release/bin/shortlist
 step "consumer of the package" consume
+step "wheel" wheel_for_this_machine
+step "Python tests" python_tests
 step "address sanitizer build" build_preset asan
 step "unit tests, address sanitizer" run_tests asan unit_tests
 step "conformance tests, address sanitizer" run_tests asan conformance_tests

@@ -137,6 +137,10 @@ class flat_index {
   /// @throws invalid_argument if a limit is out of range or concurrency < 1, out_of_memory; nothing has changed then.
   void reserve(const search_limits& limits, int concurrency = 1);
 
+  /// Copies rows [first, first + count) back, dense, into host memory of count x dim elements of the index's type.
+  /// @throws invalid_argument if the range is not in the index, or `out` is null.
+  void read(std::int64_t first, std::int64_t count, void* out) const;
+
   /// Writes a safetensors file beside `path` and renames it when it is on disk. @throws io_error.
   void save(const std::filesystem::path& path) const;
   /// Reads an index, from whichever device it was saved, onto `where`, with the storage that it had; a plane is made

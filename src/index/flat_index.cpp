@@ -230,6 +230,17 @@ void flat_index::reserve(const search_limits& limits, int concurrency) {
   });
 }
 
+void flat_index::read(std::int64_t first, std::int64_t count, void* out) const {
+  if (first < 0 || first > rows()) core::throw_invalid("first", first, fmt::format("0 to {}, the rows", rows()));
+  if (count < 0 || count > rows() - first) {
+    core::throw_invalid("count", count, fmt::format("0 to {}, the rows from {} on", rows() - first, first));
+  }
+  if (count == 0) return;
+  if (!out) core::throw_invalid("out", "null", fmt::format("memory of {} rows", count));
+  const stream own(where());  // a read may run beside searches
+  impl_->store.read(own.native(), first, count, out);
+}
+
 std::string flat_index::explain(std::int64_t queries, const search_options& options) const {
   return shortlist::explain(where(), {.rows = rows(),
                                       .dim = dim(),

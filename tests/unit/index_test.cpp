@@ -211,6 +211,25 @@ TEST(flat_index, adding_no_rows_changes_nothing) {
   EXPECT_EQ(index.memory().device_allocations, before.device_allocations);
 }
 
+TEST(flat_index, rows_are_read_back_as_they_were_added) {
+  for (const element_type type : kTypes) {
+    const matrix rows(23, 7, type, 9);
+    const flat_index index = index_of(rows, metric::cosine);
+    const std::int64_t row_bytes = 7 * size_bytes(type);
+    std::vector<std::byte> got(static_cast<std::size_t>(5 * row_bytes));
+    index.read(11, 5, got.data());
+    EXPECT_EQ(std::memcmp(got.data(), rows.bytes.data() + 11 * row_bytes, got.size()), 0) << to_string(type);
+  }
+  const flat_index index = index_of(matrix(4, 7, element_type::f32, 10), metric::l2);
+  std::vector<float> got(7);
+  index.read(4, 0, nullptr);
+  expect_error<invalid_argument>([&] { index.read(-1, 1, got.data()); }, "first is -1; allowed is 0 to 4");
+  expect_error<invalid_argument>([&] { index.read(5, 0, got.data()); }, "first is 5; allowed is 0 to 4");
+  expect_error<invalid_argument>([&] { index.read(3, 2, got.data()); }, "count is 2; allowed is 0 to 1");
+  expect_error<invalid_argument>([&] { index.read(3, -1, got.data()); }, "count is -1; allowed is 0 to 1");
+  expect_error<invalid_argument>([&] { index.read(3, 1, nullptr); }, "out is null; allowed is memory of 1 rows");
+}
+
 TEST(flat_index, moves_with_everything_in_it) {
   const matrix rows(30, 8, element_type::f32, 1);
   flat_index first = index_of(rows, metric::l2);

@@ -1,0 +1,66 @@
+"""What the calls return, and the small types that they take."""
+
+from typing import Generic, NamedTuple, TypeVar
+
+Array = TypeVar("Array")
+"""An array of NumPy, torch, CuPy, JAX or another library that speaks DLPack; results are of the same one."""
+
+
+class Device(NamedTuple):
+    """A place where rows live and searches run."""
+
+    name: str
+    """"cpu" or "cuda:0", as every argument `device` takes it."""
+    description: str
+    """For people: the processor's or GPU's name, its cores or memory, and the instruction set in use."""
+
+
+class TopK(NamedTuple, Generic[Array]):
+    """The k best of every row; both [..., k]."""
+
+    values: Array
+    indices: Array
+
+
+class SearchResult(NamedTuple, Generic[Array]):
+    """The k best rows of every query, best first; both [..., k]."""
+
+    scores: Array
+    ids: Array
+
+
+class SampleResult(NamedTuple, Generic[Array]):
+    """A token of every row, and how it came about."""
+
+    tokens: Array
+    """[...] integers; -1 where status is not 0."""
+    status: Array
+    """[...] uint8: 0 ok, 1 a NaN logit, 2 nothing allowed, 3 a parameter out of range."""
+    logprobs: Array
+    """[...] float32: of the token, natural, after temperature, before all filters."""
+    kept: Array
+    """[...] int32: how many tokens the filters left."""
+    top_tokens: Array
+    """[..., top_n] int32, best first, padded with -1."""
+    top_logprobs: Array
+    """[..., top_n] float32, padded with -inf."""
+
+
+class MemoryUse(NamedTuple):
+    """Bytes that an index holds, by purpose and place."""
+
+    rows_bytes: int
+    norms_bytes: int
+    ids_bytes: int
+    workspaces_bytes: int
+    device_allocations: int
+    """Device and pinned allocations that the index has made so far."""
+
+
+class TokenRows(NamedTuple, Generic[Array]):
+    """Tokens that belong to each row: row r has tokens[begins[r]:begins[r + 1]]."""
+
+    begins: Array
+    """[rows + 1] int64, not decreasing."""
+    tokens: Array
+    """int32; what lies outside the vocabulary is ignored."""

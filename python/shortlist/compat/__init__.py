@@ -1,0 +1,1 @@
+"""Stand-ins for the calls of other libraries."""

@@ -1,0 +1,416 @@
+// FlatIndex: shortlist::flat_index over the arrays of any framework.
+//
+// Searches share a lock and whatever changes the index has it alone, so that Python's threads need none of their own.
+// The lock is taken without the GIL: a thread that waits for it holds up nobody.
+#include "shortlist/flat_index.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "devices.hpp"
+#include "errors.hpp"
+#include "gil.hpp"
+#include "matrix.hpp"
+#include "module.hpp"
+
+namespace shortlist::python {
+namespace {
+
+constexpr const char* kElementDtypes = "float32, float16, bfloat16, int8 or uint8";
+
+std::optional<element_type> element_type_of(dtype type) {
+  switch (type) {
+    case dtype::f32: return element_type::f32;
+    case dtype::f16: return element_type::f16;
+    case dtype::bf16: return element_type::bf16;
+    case dtype::i8: return element_type::i8;
+    case dtype::u8: return element_type::u8;
+    default: return {};
+  }
+}
+
+dtype stored_as(element_type type) {
+  switch (type) {
+    case element_type::f32: return dtype::f32;
+    case element_type::f16: return dtype::f16;
+    case element_type::bf16: return dtype::bf16;
+    case element_type::i8: return dtype::i8;
+    case element_type::u8: return dtype::u8;
+  }
+  return dtype::other;
+}
+
+/// A name, or a dtype of NumPy or torch.
+element_type element_type_named(nb::handle object) {
+  constexpr std::string_view kTorchPrefix = "torch.";
+  nb::object named = nb::borrow(object);
+  if (PyType_Check(object.ptr())) named = nb::module_::import_("numpy").attr("dtype")(object);
+  if (nb::hasattr(named, "name")) named = named.attr("name");
+  std::string name = nb::cast<std::string>(nb::str(named));
+  if (name.starts_with(kTorchPrefix)) name.erase(0, kTorchPrefix.size());
+  const auto type = element_type_of(dtype_of_name(name));
+  if (!type) throw_value("dtype", name, kElementDtypes);
+  return *type;
+}
+
+/// Rows of `dim` elements, of type `only` if that is given. A list of numbers becomes an array of `for_lists`.
+any_matrix_view read_vectors(nb::handle object, const char* argument, element_type for_lists,
+                             std::optional<element_type> only, array& into) {
+  nb::object made;
+  if (is_list(object)) {
+    made = numpy().converted(object, argument, stored_as(for_lists));
+    object = made;
+  }
+  const matrix seen = read_matrix(object, argument, columns::dense, into);
+  const auto type = element_type_of(into.type);
+  if (into.axes > 2) throw_value(argument, fmt::format("of shape {}", shape_text(into)), "[n, dim], or [dim] for one");
+  if (!type || (only && *type != *only)) {
+    throw_type(fmt::format("{}.dtype", argument), to_string(into.type),
+               only ? fmt::format("{}, the dtype of the index", python::to_string(stored_as(*only))) : kElementDtypes);
+  }
+  return {into.data, *type, seen.rows, seen.cols, seen.row_stride};
+}
+
+/// Labels on the host, or none.
+std::span<const std::int64_t> read_ids(nb::handle object, std::int64_t rows, array& into) {
+  if (object.is_none()) return {};
+  const array host{};
+  read_rows(object, "ids", dtype::i64, rows, host, into);
+  return {static_cast<const std::int64_t*>(into.data), static_cast<std::size_t>(rows)};
+}
+
+std::string readable(std::int64_t bytes) {
+  constexpr double kStep = 1024.0;
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= kStep && unit + 1 < std::size(kUnits)) {
+    value /= kStep;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
+/// A folder for one file that nobody else sees, removed at the end.
+class private_folder {
+ public:
+  private_folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "shortlist-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) throw io_error(pattern + ": a temporary folder cannot be made");
+    path_ = pattern;
+  }
+  private_folder(const private_folder&) = delete;
+  private_folder& operator=(const private_folder&) = delete;
+  ~private_folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::filesystem::path file() const { return path_ / "index"; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class python_index {
+ public:
+  python_index(device where, const flat_index_options& options) : index_(where, options) {}
+  explicit python_index(flat_index&& loaded) : index_(std::move(loaded)) {}
+
+  void add(nb::handle vectors, nb::handle ids) {
+    array held, held_ids;
+    const any_matrix_view view = read_vectors(vectors, "vectors", index_.type(), index_.type(), held);
+    const auto labels = read_ids(ids, view.rows, held_ids);
+    if (is_on_host(held, "vectors")) {
+      const unlocked without_gil;
+      const std::unique_lock alone(lock_);
+      index_.add(view, labels);
+    } else {
+      const work_order order = held.from->order(held);
+      const unlocked without_gil;
+      const std::unique_lock alone(lock_);
+      index_.add(order.on, view, labels);
+    }
+  }
+
+  nb::object search(nb::handle queries, std::int64_t k) const {
+    static const named_tuple& result = *new named_tuple("SearchResult");
+    array held;
+    any_matrix_view view = read_vectors(queries, "queries", element_type::f32, {}, held);
+    const bool on_host = is_on_host(held, "queries");
+    if (!on_host && view.type != element_type::f32) {
+      change_type(held, "queries", dtype::f32);
+      const nb::object widened = held.object;
+      held.let_go();
+      view = read_vectors(widened, "queries", element_type::f32, {}, held);
+    }
+    if (k < 1 || view.cols != index_.dim()) index_.search(view, {.k = k}, {});  // which says what is wrong
+
+    const result_shape shape(held, k);
+    new_array scores = held.from->empty(held, shape.get(), dtype::f32);
+    new_array ids = held.from->empty(held, shape.get(), dtype::i64);
+    const search_output out{static_cast<float*>(scores.data), static_cast<std::int64_t*>(ids.data)};
+    if (on_host) {
+      const unlocked without_gil;
+      const std::shared_lock beside_others(lock_);
+      index_.search(view, {.k = k}, out);
+    } else {
+      const work_order order = held.from->order(held);
+      const unlocked without_gil;
+      const std::shared_lock beside_others(lock_);
+      index_.search(order.on, view, {.k = k}, out);
+      if (order.waits) order.on.synchronize();
+    }
+    nb::object fields[] = {held.from->finished(held, std::move(scores.object)),
+                           held.from->finished(held, std::move(ids.object))};
+    return result.make(fields);
+  }
+
+  void reserve(std::int64_t max_rows, std::int64_t max_queries, std::int64_t max_k, int concurrency) {
+    const unlocked without_gil;
+    const std::unique_lock alone(lock_);
+    index_.reserve({.max_rows = max_rows, .max_queries = max_queries, .max_k = max_k}, concurrency);
+  }
+
+  nb::object read(std::int64_t first, std::optional<std::int64_t> count) const {
+    const std::int64_t rows = this->rows();
+    const std::int64_t taken = count.value_or(rows - first);
+    if (first < 0 || first > rows || taken < 0 || taken > rows - first) index_.read(first, taken, nullptr);
+    const array host{};
+    const std::int64_t shape[] = {taken, index_.dim()};
+    new_array made = numpy().empty(host, shape, stored());
+    {
+      const unlocked without_gil;
+      const std::shared_lock beside_others(lock_);
+      index_.read(first, taken, made.data);
+    }
+    return std::move(made.object);
+  }
+
+  void save(const std::filesystem::path& path) const {
+    const unlocked without_gil;
+    const std::shared_lock beside_others(lock_);
+    index_.save(path);
+  }
+
+  static python_index* load(const std::filesystem::path& path, nb::handle where, bool checks_data) {
+    // Python's own exception for what is missing: FileNotFoundError and its kin.
+    if (::access(path.c_str(), R_OK) != 0) {
+      PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+      throw nb::python_error();
+    }
+    const device place = device_of(where);
+    const unlocked without_gil;
+    return new python_index(flat_index::load(place, path, checks_data ? verify::full : verify::header_only));
+  }
+
+  std::int64_t rows() const {
+    const std::shared_lock beside_others(lock_, std::try_to_lock);
+    if (beside_others.owns_lock()) return index_.rows();
+    const unlocked without_gil;
+    const std::shared_lock waited_for(lock_);
+    return index_.rows();
+  }
+  std::int64_t dim() const { return index_.dim(); }
+  std::string metric() const { return std::string(shortlist::to_string(index_.metric())); }
+  std::string where() const { return index_.where().name(); }
+  const char* type() const { return python::to_string(stored()); }
+
+  memory_use memory() const {
+    const unlocked without_gil;
+    const std::shared_lock beside_others(lock_);
+    return index_.memory();
+  }
+
+  std::string explain(std::int64_t k, std::int64_t queries) const {
+    const unlocked without_gil;
+    const std::shared_lock beside_others(lock_);
+    return index_.explain(queries, {.k = k});
+  }
+
+  std::string text() const {
+    const memory_use use = memory();
+    return fmt::format("FlatIndex(rows={}, dim={}, metric='{}', dtype='{}', device='{}', memory='{}')", rows(), dim(),
+                       metric(), type(), where(),
+                       readable(use.rows_bytes + use.norms_bytes + use.ids_bytes + use.workspaces_bytes));
+  }
+
+  /// The file that save writes, and where the index was.
+  nb::tuple state() const {
+    const private_folder folder;
+    save(folder.file());
+    std::ifstream file(folder.file(), std::ios::binary);
+    const auto bytes = static_cast<Py_ssize_t>(std::filesystem::file_size(folder.file()));
+    nb::object content = nb::steal(PyBytes_FromStringAndSize(nullptr, bytes));
+    if (!content.is_valid()) throw nb::python_error();
+    if (!file.read(PyBytes_AsString(content.ptr()), bytes)) {
+      throw io_error(folder.file().string() + ": what was just saved cannot be read");
+    }
+    return nb::make_tuple(where(), content);
+  }
+
+  static flat_index from_state(const nb::tuple& state) {
+    const device where = device::parse(nb::cast<std::string>(state[0]));
+    const nb::bytes content = nb::cast<nb::bytes>(state[1]);
+    const private_folder folder;
+    std::ofstream file(folder.file(), std::ios::binary);
+    file.write(content.c_str(), static_cast<std::streamsize>(content.size()));
+    file.close();
+    if (!file) throw io_error(folder.file().string() + ": the index cannot be unpacked");
+    const unlocked without_gil;
+    return flat_index::load(where, folder.file());
+  }
+
+ private:
+  dtype stored() const { return stored_as(index_.type()); }
+
+  /// Arrays in host memory serve any index; those on a GPU serve an index that is there.
+  bool is_on_host(const array& held, const char* argument) const {
+    if (held.where.kind() == device_kind::cpu) return true;
+    if (held.where != index_.where()) {
+      const bool is_gpu = index_.where().kind() == device_kind::cuda;
+      throw_value(argument, fmt::format("on {}", held.where.name()),
+                  fmt::format("an array in host memory{}: the index is on {}",
+                              is_gpu ? fmt::format(" or on {}", where()) : std::string(), where()));
+    }
+    return false;
+  }
+
+  flat_index index_;
+  mutable std::shared_mutex lock_;
+};
+
+constexpr const char* kClassDoc = R"(Exact nearest neighbours over rows that stay on one device.
+
+Args:
+    dim: elements of a row, 1 to 65536.
+    metric: "cosine", "inner_product" ("ip") or "l2" (squared; smaller is better).
+    device: "cpu", "cuda", "cuda:1", a torch.device, or None: the first GPU if there is one, else the CPU.
+    dtype: what rows are stored as, and added as: "float32", "float16", "bfloat16", "int8" or "uint8"; or a dtype of
+        NumPy or torch.
+
+Raises:
+    InvalidArgument (ValueError), Unsupported (RuntimeError) if the device is not there, OutOfMemory (MemoryError).
+
+Any number of threads may search one index; add, reserve and the end of a search wait for each other as they must.
+Order and scores are the same to the last bit on every device. An index can be pickled: the pickle holds its file.)";
+
+constexpr const char* kAddDoc = R"(Appends rows. Their labels are their positions unless `ids` gives them.
+
+Args:
+    vectors: [n, dim], or [dim] for one, of the index's dtype: an array of NumPy, torch, CuPy or JAX in host memory or
+        on the index's GPU, or lists of numbers. Any row stride of dim or more is read in place; other layouts through
+        a copy.
+    ids: [n] integers in host memory, each 0 or more and not in use.
+
+Raises:
+    InvalidArgument (ValueError), WrongType (TypeError), OutOfMemory (MemoryError); the index is then as it was.
+
+Returns when the rows are in place. The GIL is released; Ctrl-C is seen when the call ends, so add rows in parts where
+that must be soon.)";
+
+constexpr const char* kSearchDoc = R"(The k best rows of each query: SearchResult(scores, ids).
+
+Args:
+    queries: [n, dim], or [dim] for one: float32, float16, bfloat16, int8 or uint8, in host memory or on the index's GPU
+        (float32 there; others through a copy).
+    k: 1 or more. Beyond the number of rows, ids are -1 and scores the metric's worst.
+
+Returns:
+    scores float32 and ids int64, [n, k] (or [k]), best first: arrays of the queries' library, on their device.
+
+Raises:
+    InvalidArgument (ValueError), WrongType (TypeError), OutOfMemory (MemoryError), CudaError (RuntimeError).
+
+The GIL is released. Queries on a GPU are searched on the current stream of torch or CuPy, and the call does not wait
+for it; for other libraries it does.)";
+
+constexpr const char* kReserveDoc =
+    R"(Sets memory aside for max_rows rows, and for `concurrency` searches at once of up to max_queries queries and max_k.
+
+Raises InvalidArgument (ValueError), OutOfMemory (MemoryError); nothing has changed then.)";
+
+constexpr const char* kReadDoc =
+    R"(Rows first to first + count - 1, by position, as a new NumPy array [count, dim] of the index's dtype.
+
+Without count: all from first on. Raises InvalidArgument (ValueError).)";
+
+constexpr const char* kSaveDoc = R"(Writes a safetensors file beside `path` and renames it over it when it is on disk.
+
+Raises IoError (OSError). The GIL is released.)";
+
+constexpr const char* kLoadDoc = R"(Reads an index, from whichever device it was saved, onto `device`.
+
+Args:
+    path: a str or path.
+    device: as in FlatIndex().
+    verify: False trusts the data and checks the header alone.
+
+Raises:
+    FileNotFoundError, PermissionError; IoError (OSError), CorruptFile (ValueError), OutOfMemory (MemoryError).
+
+The GIL is released.)";
+
+}  // namespace
+
+void bind_flat_index(nb::module_& module) {
+  nb::class_<python_index> c(module, "FlatIndex", kClassDoc, nb::is_weak_referenceable());
+  c.def(
+      "__init__",
+      [](python_index* self, std::int64_t dim, std::string_view metric, nb::handle where, nb::handle type) {
+        new (self) python_index(device_of(where),
+                                {.dim = dim, .metric = parse_metric(metric), .type = element_type_named(type)});
+      },
+      nb::arg("dim"), nb::arg("metric") = "cosine", nb::arg("device") = nb::none(), nb::arg("dtype") = "float32",
+      nb::sig("def __init__(self, dim: int, metric: str = 'cosine', device: object = None, dtype: object = 'float32') "
+              "-> None"));
+  c.def("add", &python_index::add, nb::arg("vectors").none(), nb::arg("ids") = nb::none(),
+        nb::sig("def add(self, vectors: object, ids: object = None) -> None"), kAddDoc);
+  c.def("search", &python_index::search, nb::arg("queries").none(), nb::arg("k") = 10,
+        nb::sig("def search(self, queries: Array, k: int = 10) "
+                "-> SearchResult[Array]"),
+        kSearchDoc);
+  c.def("reserve", &python_index::reserve, nb::arg("max_rows"), nb::arg("max_queries") = 1, nb::arg("max_k") = 10,
+        nb::arg("concurrency") = 1, kReserveDoc);
+  c.def("read", &python_index::read, nb::arg("first") = 0, nb::arg("count") = nb::none(),
+        nb::sig("def read(self, first: int = 0, count: int | None = None) -> numpy.ndarray"), kReadDoc);
+  c.def("save", &python_index::save, nb::arg("path"), kSaveDoc);
+  c.def_static("load", &python_index::load, nb::arg("path"), nb::arg("device") = nb::none(), nb::arg("verify") = true,
+               nb::sig("def load(path: str | os.PathLike[str], device: object = None, verify: bool = True) "
+                       "-> FlatIndex"),
+               kLoadDoc);
+  c.def("explain", &python_index::explain, nb::arg("k") = 10, nb::arg("queries") = 1,
+        "The plan of a search with this many queries and this k: algorithm, why, bytes moved.");
+  c.def("__len__", &python_index::rows);
+  c.def("__repr__", &python_index::text);
+  c.def("__getstate__", &python_index::state);
+  c.def("__setstate__",
+        [](python_index& self, const nb::tuple& state) { new (&self) python_index(python_index::from_state(state)); });
+  c.def_prop_ro("dim", &python_index::dim, "Elements of a row.");
+  c.def_prop_ro("metric", &python_index::metric, "\"inner_product\", \"cosine\" or \"l2\".");
+  c.def_prop_ro("device", &python_index::where, "\"cpu\" or \"cuda:0\".");
+  c.def_prop_ro("dtype", &python_index::type, "What rows are stored as: \"float32\", ...");
+  c.def_prop_ro(
+      "memory",
+      [](const python_index& self) {
+        const memory_use use = self.memory();
+        return nb::module_::import_("shortlist._results")
+            .attr("MemoryUse")(use.rows_bytes, use.norms_bytes, use.ids_bytes, use.workspaces_bytes,
+                               use.device_allocations);
+      },
+      nb::sig("def memory(self) -> MemoryUse"), "Bytes that the index holds, by purpose.");
+}
+
+}  // namespace shortlist::python

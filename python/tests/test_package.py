@@ -1,0 +1,108 @@
+"""The package as it is installed: what it holds, what it says of itself, and how it ends."""
+
+import ast
+import inspect
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import shortlist as sl
+from shortlist import _core
+
+FOLDER = pathlib.Path(sl.__file__).parent
+
+
+def test_it_is_the_installed_one(repository):
+    assert not FOLDER.is_relative_to(repository / "python")
+
+
+def test_version_and_devices(repository):
+    version = re.search(r"project\(shortlist VERSION ([\d.]+)", (repository / "CMakeLists.txt").read_text())[1]
+    assert sl.__version__ == version
+    assert sl.devices()[0].name == "cpu" and "core" in sl.devices()[0].description
+    assert all(sl.FlatIndex(2, device=device).device == device.name for device in sl.devices())
+
+
+def test_it_brings_its_libraries_and_nothing_twice():
+    libraries = sorted(path.name for path in FOLDER.glob("*.so*"))
+    assert "libshortlist.so.0" in libraries and len(libraries) == len({name.split(".")[0] for name in libraries})
+    assert (FOLDER / "py.typed").exists() and not any(path.is_symlink() for path in FOLDER.rglob("*"))
+
+
+@pytest.mark.skipif(len(sl.devices()) > 1, reason="there is a GPU")
+def test_without_a_gpu_the_message_says_so():
+    with pytest.raises(sl.Unsupported, match="device cuda:0 is not there: ") as raised:
+        sl.FlatIndex(4, device="cuda")
+    assert isinstance(raised.value, RuntimeError) and sl.FlatIndex(4).device == "cpu"
+
+
+def test_importing_needs_numpy_alone():
+    script = "import shortlist, sys; print({'torch', 'cupy', 'jax', 'ml_dtypes'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()" and done.stderr == ""
+
+
+def test_the_interpreter_ends_in_silence_with_objects_alive():
+    script = """
+import threading, shortlist as sl, numpy as np
+index = sl.FlatIndex(64); index.add(np.ones((20000, 64), np.float32))
+result = index.search(np.ones((1, 64), np.float32))
+threading.Thread(target=lambda: [index.search(np.ones((50, 64), np.float32)) for _ in range(200)], daemon=True).start()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def stub_signatures():
+    """{name: [signature, ...]} of _core.pyi, without annotations."""
+    found = {}
+    for node in ast.parse((FOLDER / "_core.pyi").read_text()).body:
+        members = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for member in members:
+            if isinstance(member, ast.FunctionDef):
+                found.setdefault(prefix + member.name, []).append(bare_signature(member.args))
+    return found
+
+
+def bare_signature(arguments):
+    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        each.annotation = None
+    return ast.unparse(arguments)
+
+
+def runtime_signature(function):
+    text, _, defaults = function.__nb_signature__[0]
+    for i, value in reversed(list(enumerate(defaults or ()))):
+        text = text.replace(f"\\{i}", repr(value))
+    return bare_signature(ast.parse(text + ": ...").body[0].args)
+
+
+def test_stubs_say_what_the_module_has():
+    stubs = stub_signatures()
+    checked = 0
+    for name, signatures in stubs.items():
+        owner = _core
+        for part in name.split("."):
+            owner = getattr(owner, part)
+        if not hasattr(owner, "__nb_signature__") or name.endswith(("__init__", "__len__")):
+            continue
+        if name == "sample":  # half of its overloads have no default of `details`, which is True there
+            signatures = [text for text in signatures if "details=False" in text]
+        assert set(signatures) == {runtime_signature(owner)}, name
+        checked += 1
+    assert checked >= 10
+    public = {name for name in vars(_core) if not name.startswith("_")}
+    assert public <= {name.split(".")[0] for name in stubs} | {n for n in public if inspect.isclass(getattr(_core, n))}
+
+
+def test_everything_public_is_documented():
+    for name in sl.__all__:
+        if name != "__version__":
+            assert inspect.getdoc(getattr(sl, name)), name
+    for name, member in vars(sl.FlatIndex).items():
+        if not name.startswith("_"):
+            assert member.__doc__, name
