@@ -44,7 +44,9 @@ struct flat_rule {
 };
 
 constexpr flat_rule kCpuFlatRules[] = {
-    {.min_rows_per_k = 64,  // a few times k are scored by themselves, which costs more a row than a scan does
+    // Survivors are scored one by one: at 100,000 x 768 and k 1500, one query takes a quarter of the time that it takes
+    // without the plane, sixteen take the same.
+    {.min_rows_per_k = 64,
      .needs_plane = true,
      .algorithm = flat_algorithm::certified,
      .reason =
