@@ -18,9 +18,9 @@
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
-#include "cuda/top_k/filter_pieces.cuh"
 #include "cuda/top_k/filter_list.cuh"
 #include "cuda/top_k/filter_parts.cuh"
+#include "cuda/top_k/filter_pieces.cuh"
 #include "cuda/top_k/filter_rows.hpp"
 
 namespace shortlist::cuda {
