@@ -37,6 +37,29 @@ struct plane_layout {
   }
 };
 
+/// A plane as matrix units take it, for CUDA devices: blocks of 16 rows of codes, signed bytes, padded with code 0,
+/// [ceil(dim / 32)][32 lanes][16 bytes], then fp32 scale[16], residual[16], norm[16] and, under cosine, the inverse
+/// norm[16] or, under squared L2, square[16]. Lane 4 g + t of group j holds what it gives to a product of 16 rows by 32
+/// codes: codes 32 j + 4 t .. + 3 of row g, the same of row g + 8, codes 32 j + 16 + 4 t .. + 3 of row g, the same of
+/// row g + 8. Blocks are multiples of 64 bytes. Rows past the count are rows that nothing is known of.
+struct fragment_layout {
+  static constexpr std::int64_t kGroup = 32;  ///< codes of a row that one product takes
+  std::int64_t groups = 0;
+  std::int64_t terms = 0;
+
+  constexpr fragment_layout(std::int64_t dim, metric by)
+      : groups((dim + kGroup - 1) / kGroup), terms(by == metric::inner_product ? 3 : 4) {}
+  constexpr std::int64_t codes_bytes() const { return groups * kGroup * kPlaneRows; }
+  constexpr std::int64_t block_bytes() const { return codes_bytes() + terms * kPlaneRows * 4; }
+  constexpr std::int64_t bytes(std::int64_t rows) const { return (rows + kPlaneRows - 1) / kPlaneRows * block_bytes(); }
+  /// Where code `i` of row `row` of a block lies in it.
+  static constexpr std::int64_t code_at(std::int64_t row, std::int64_t i) {
+    const std::int64_t in_group = i % kGroup;
+    const std::int64_t lane = row % 8 * 4 + in_group % 16 / 4;
+    return i / kGroup * kGroup * kPlaneRows + lane * 16 + in_group / 16 * 8 + row / 8 * 4 + in_group % 4;
+  }
+};
+
 /// What a plane knows of a row x with codes c.
 struct plane_row {
   float scale = 0.0f;     ///< s: the row is about s c
