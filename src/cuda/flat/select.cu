@@ -178,6 +178,7 @@ __device__ std::uint64_t find_cut(const std::uint64_t* list, std::uint32_t n, st
 
 /// One list a cluster.
 __global__ void __launch_bounds__(kThreads) prune_kernel(const __grid_constant__ candidate_lists lists) {
+  if (lists.gate.closed()) return;
   auto& shared = *reinterpret_cast<prune_shared*>(dynamic_shared());
   const std::int64_t query = blockIdx.x / cluster_size();
   std::uint64_t* list = lists.keys + query * lists.capacity;
@@ -222,6 +223,7 @@ struct results_args {
   std::int32_t kept;
   std::int32_t last;
   metric by;
+  launch_gate gate;
 };
 
 __device__ __forceinline__ void write_result(const results_args& args, std::int64_t query, std::int64_t rank,
@@ -240,6 +242,7 @@ __device__ __forceinline__ void write_padding(const results_args& args, std::int
 
 /// Sorts run blockIdx.x of list blockIdx.y; if the list is that one run, writes the results.
 __global__ void __launch_bounds__(kThreads) sort_runs_kernel(const __grid_constant__ results_args args) {
+  if (args.gate.closed()) return;
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared());
   const std::int64_t query = blockIdx.y;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kRun;
@@ -275,6 +278,7 @@ __device__ __forceinline__ std::int64_t count_above(const std::uint64_t* run, st
 
 /// Merges groups of kFanIn sorted runs: one thread a key. The last round writes the results.
 __global__ void __launch_bounds__(kThreads) merge_runs_kernel(const __grid_constant__ results_args args) {
+  if (args.gate.closed()) return;
   const std::int64_t query = blockIdx.y;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= args.kept) {
@@ -332,6 +336,7 @@ void launch_results(cudaStream_t stream, const candidate_lists& lists, const cor
   args.kept = lists.kept;
   args.last = kept <= kRun;
   args.by = corpus.metric;
+  args.gate = lists.gate;
   const launch_shape sort_shape{.grid = dim3(std::max(1u, blocks_of(kept, kRun)), queries),
                                 .threads = kThreads,
                                 .shared_bytes = kRun * sizeof(std::uint64_t)};

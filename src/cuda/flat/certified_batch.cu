@@ -1,0 +1,607 @@
+// A batch of queries through the int8 plane: filter by the matrix units, canonical scores of what passes, selection.
+//
+// Steps of a batch: prepare queries -> sample: each query's first target, the k-th largest of the best lower ends of
+// blocks of rows from all over the corpus -> filter an eighth of the rows -> refine: the k candidates with the highest
+// upper ends get their scores, and their worst is the new target -> filter the other rows -> finish: the same, then
+// the scores of all candidates that reach the target, and the k best. docs/certified.md proves that every row of the
+// answer is among those scored.
+// A query is searched in full instead, by tiles, if nothing is known of it, or if its candidates do not fit: the
+// device decides, and gathers those queries; the launches depend on the shape alone.
+// Limit: see certified_filter.cu; of the rest, the bytes of the rows that are scored.
+#include <algorithm>
+
+#include "core/certified.hpp"
+#include "core/order.hpp"
+#include "cuda/device/block_select.cuh"
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/matrix_bytes.cuh"
+#include "cuda/flat/certified_batch.hpp"
+#include "cuda/flat/certified_filter.hpp"
+#include "cuda/flat/rescore.cuh"
+#include "cuda/flat/select.hpp"
+#include "cuda/flat/tiles.hpp"
+#include "cuda/runtime/launch.cuh"
+
+namespace shortlist::cuda {
+namespace {
+
+constexpr std::int64_t kMaxBatch = 1024;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kMaxCluster = 8;
+constexpr std::int64_t kSampleRows = 32768;    // at least, if the corpus has many more
+constexpr std::int64_t kSampleRowsPerK = 128;  // at least
+constexpr std::int64_t kMaxSampleBlocks = 8192;
+constexpr std::int64_t kSampleShare = 4;   // at most this part of the corpus
+constexpr std::uint32_t kFirstPart = 8;    // the first phase has one of so many tiles
+constexpr std::int64_t kListRows = 16384;  // places of a list, at least
+constexpr std::int64_t kListRowsPerK = 24;
+constexpr std::int64_t kScoredRows = 4096;  // rows of a query whose scores are computed, at most
+constexpr std::int64_t kScoredRowsPerK = 12;
+constexpr std::int64_t kFewInFull = 32;  // queries that are searched in full together
+constexpr std::int64_t kSomeInFull = 128;
+constexpr double kWeightPad = 0x1p-19;  // see docs/certified.md, section 9
+constexpr double kCosinePad = 0x1p-70;
+constexpr float kLeastScale = 0x1p-50f;
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// What is known of a query besides its terms.
+struct query_state {
+  std::uint32_t target_key;  // core::score_key of the worst score of those that are known to be enough
+  std::uint32_t scored;      // keys in the query's list of scores
+  std::uint32_t in_full;     // 1: to be searched without the plane
+};
+
+struct batch_memory {
+  certified_counters* counters;
+  unsigned char* columns;
+  core::query_terms* terms;
+  filter_weights* weights;
+  query_state* states;
+  std::uint32_t* maxima;
+  candidate_lists candidates;  // upper ends
+  candidate_lists scored;      // scores
+  std::uint32_t* full_count;
+  std::uint32_t* full_queries;  // which queries are searched in full
+  float* gathered;              // their vectors
+  float* full_scores;
+  std::int64_t* full_ids;
+};
+
+__device__ __forceinline__ float padded_weight(double value, double direction) {
+  return static_cast<float>(value + direction * kWeightPad * fabs(value));
+}
+
+/// What target the test of a row aims at, for a merit to be reached.
+__device__ float target_weight(metric by, const core::query_terms& terms, float merit) {
+  const float infinity = __uint_as_float(0x7F800000u);
+  if (!(merit > -infinity)) return -infinity;
+  const double scale = terms.scale;
+  double target = merit;
+  if (by == metric::l2) {
+    target = (target + terms.square - static_cast<double>(terms.floor)) / (2.0 * scale);
+  } else if (by == metric::cosine) {
+    target = (target - kWeightPad * fabs(target) - kCosinePad) / terms.inverse_norm / scale;
+  } else {
+    target /= scale;
+  }
+  const float padded = padded_weight(target, -1.0);
+  return padded < infinity ? padded : -infinity;
+}
+
+__device__ filter_weights weights_of(metric by, const core::query_terms& terms) {
+  const double scale = terms.scale;
+  const double unit = by == metric::l2 ? 2.0 * scale : scale;
+  filter_weights weights;
+  weights.target = -__uint_as_float(0x7F800000u);
+  weights.residual = padded_weight(-static_cast<double>(terms.residual_weight) / unit, -1.0);
+  weights.norm = padded_weight(-static_cast<double>(terms.norm_weight) / unit, -1.0);
+  weights.square = by == metric::l2 ? padded_weight((1.0 - terms.square_weight) / unit, -1.0) : 0.0f;
+  return weights;
+}
+
+struct prepare_args {
+  batch_memory memory;
+  const float* queries;
+  std::int64_t stride;
+  std::int64_t dim;
+  std::int64_t chunks;
+  std::int32_t count;
+  std::int32_t tile;
+  metric by;
+};
+
+constexpr int kPrepareThreads = 128;
+
+/// Sums over the block's threads, in double, known to thread 0 .. all.
+__device__ double block_total(double value, double* totals) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) totals[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  value = 0.0;
+  for (int w = 0; w < kPrepareThreads / kWarp; w++) value += totals[w];
+  return value;
+}
+
+/// A query becomes a column of codes; one block a query. Thread j owns the elements of the canonical partial sum p[j].
+__global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ prepare_args args) {
+  __shared__ double totals[kPrepareThreads / kWarp];
+  __shared__ float partial[core::kPartialSums];
+  __shared__ unsigned largest_bits;
+  const int query = static_cast<int>(blockIdx.x);
+  const bool real = query < args.count;
+  const float* x = args.queries + query * args.stride;
+  unsigned char* column = args.memory.columns + query / args.tile * args.chunks * args.tile * kColumnChunk;
+  const int in_tile = query % args.tile;
+
+  if (threadIdx.x == 0) largest_bits = 0;
+  __syncthreads();
+  double squares = 0.0;
+  float sum = 0.0f;
+  float largest = 0.0f;
+  if (real) {
+    for (std::int64_t i = threadIdx.x; i < args.dim; i += kPrepareThreads) {
+      squares += static_cast<double>(x[i]) * x[i];
+      sum = core::step_dot(x[i], x[i], sum);
+      largest = fmaxf(largest, fabsf(x[i]));
+    }
+  }
+  atomicMax(&largest_bits, __float_as_uint(largest));
+  partial[threadIdx.x] = sum;
+  squares = block_total(squares, totals);
+  for (int s = core::kPartialSums / 2; s > 0; s /= 2) {
+    if (static_cast<int>(threadIdx.x) < s) partial[threadIdx.x] += partial[threadIdx.x + s];
+    __syncthreads();
+  }
+  const float inverse_norm = args.by == metric::cosine ? core::inverse_norm(partial[0]) : 0.0f;
+  const float scale = core::code_scale(__uint_as_float(largest_bits), core::kMaxRowCode);
+  const bool certifiable = real && core::is_certifiable(squares, inverse_norm) && scale >= kLeastScale;
+  const float inverse = certifiable ? core::inverse_scale(scale) : 0.0f;
+  double residual_squares = 0.0;
+  for (std::int64_t i = threadIdx.x; i < args.chunks * kColumnChunk; i += kPrepareThreads) {
+    float code = 0.0f;
+    if (certifiable && i < args.dim) {
+      code = core::code_of(x[i], inverse, core::kMaxRowCode);
+      const double residual = static_cast<double>(x[i]) - static_cast<double>(scale) * code;
+      residual_squares += residual * residual;
+    }
+    column[column_byte_at(args.tile, in_tile, i)] = static_cast<unsigned char>(static_cast<signed char>(code));
+  }
+  residual_squares = block_total(residual_squares, totals);
+  if (threadIdx.x != 0) return;
+  core::query_terms terms;
+  filter_weights weights = weights_of_none();
+  if (certifiable) {
+    terms = core::terms_of_query(args.by, args.dim, scale, squares, residual_squares, inverse_norm);
+    weights = weights_of(args.by, terms);
+  }
+  args.memory.terms[query] = terms;
+  args.memory.weights[query] = weights;
+  if (!real) return;
+  args.memory.states[query] = {0, 0, certifiable ? 0u : 1u};
+  args.memory.candidates.counts[query] = 0;
+  args.memory.scored.cursors[2 * query] = 0;
+  args.memory.scored.cursors[2 * query + 1] = 0;
+}
+
+struct target_args {
+  batch_memory memory;
+  std::int64_t blocks;
+  std::int32_t k;
+  metric by;
+};
+
+constexpr int kMaximaPerThread = kMaxSampleBlocks / kThreads;
+
+/// The first target: the k-th largest of a query's maxima, which belong to distinct rows.
+__global__ void __launch_bounds__(kThreads) first_target_kernel(const __grid_constant__ target_args args) {
+  __shared__ select_scratch<kThreads> scratch;
+  const std::int64_t query = blockIdx.x;
+  if (args.memory.states[query].in_full) return;
+  const std::uint32_t* maxima = args.memory.maxima + query * args.blocks;
+  std::uint32_t keys[kMaximaPerThread];
+#pragma unroll
+  for (int j = 0; j < kMaximaPerThread; j++) {
+    const std::int64_t at = j * kThreads + static_cast<std::int64_t>(threadIdx.x);
+    keys[j] = at < args.blocks ? maxima[at] : 0;
+  }
+  std::uint32_t cut = 0;
+  int phase = 0;
+  for (int bit = 31; bit >= 0; bit--) {
+    const std::uint32_t higher = cut | 1u << bit;
+    std::uint32_t reached = 0;
+#pragma unroll
+    for (int j = 0; j < kMaximaPerThread; j++) reached += keys[j] >= higher;
+    if (block_sum(reached, scratch, phase) >= static_cast<std::uint32_t>(args.k)) cut = higher;
+  }
+  if (threadIdx.x != 0 || cut == 0) return;
+  args.memory.weights[query].target = target_weight(args.by, args.memory.terms[query], core::from_ascending_key(cut));
+}
+
+struct refine_args {
+  batch_memory memory;
+  const unsigned char* rows;
+  std::int64_t row_stride_bytes;
+  const float* inverse_norms;
+  const float* queries;
+  std::int64_t query_stride;
+  std::int32_t dim;
+  std::int32_t kept;
+  std::int32_t last;
+  metric by;
+};
+
+struct alignas(16) refine_shared {
+  select_scratch<kThreads> select;
+  std::uint32_t entered;
+  std::uint32_t worst_key;
+};
+
+/// Calls f(key, index) for this thread's share of a list.
+template <class F>
+__device__ __forceinline__ void visit_list(const std::uint64_t* list, std::uint32_t n, F&& f) {
+#pragma unroll 4
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(list[i], i);
+}
+
+/// Moves every candidate that reaches the cut to the list of scores. @returns its new length, which may exceed the
+/// capacity: then the list is not complete.
+__device__ std::uint32_t move_candidates(const batch_memory& memory, std::int64_t query, std::uint32_t n,
+                                         std::uint64_t cut, std::uint32_t scored, refine_shared& shared) {
+  std::uint64_t* list = memory.candidates.keys + query * memory.candidates.capacity;
+  std::uint64_t* to = memory.scored.keys + query * memory.scored.capacity;
+  if (threadIdx.x == 0) shared.entered = scored;
+  __syncthreads();
+  visit_list(list, n, [&](std::uint64_t key, std::uint32_t index) {
+    if (key == core::kNoRow || key < cut) return;
+    const std::uint32_t place = atomicAdd(&shared.entered, 1u);
+    if (place < memory.scored.capacity) to[place] = key;
+    list[index] = core::kNoRow;
+  });
+  __syncthreads();
+  return shared.entered;
+}
+
+/// Replaces the upper ends of scored[first, last) by scores; all blocks of the cluster. Known to the whole grid after
+/// the next cluster_sync.
+template <element_type E, bool L2>
+__device__ __forceinline__ void score_moved(const refine_args& args, std::int64_t query, std::uint32_t first,
+                                            std::uint32_t last, const float* query_vector, float query_inverse_norm,
+                                            refine_shared& shared) {
+  std::uint64_t* list = args.memory.scored.keys + query * args.memory.scored.capacity;
+  const int lane = threadIdx.x % kWarp;
+  const std::uint32_t warps = cluster_size() * kWarps;
+  for (std::uint32_t at = first + (cluster_rank() * kWarps + threadIdx.x / kWarp); at < last;
+       at += kRescoredRows * warps) {
+    const unsigned char* rows[kRescoredRows];
+    std::uint32_t positions[kRescoredRows];
+#pragma unroll
+    for (int r = 0; r < kRescoredRows; r++) {
+      positions[r] = core::position_of(list[min(at + r * warps, last - 1)]);
+      rows[r] = args.rows + positions[r] * args.row_stride_bytes;
+    }
+    const float sum = sum_of_rows<E, L2>(rows, args.row_stride_bytes, query_vector, lane);
+    const int mine = finished_row<kWarp, kRescoredRows>(lane);
+    if (leads_finished_row<kWarp, kRescoredRows>(lane) && at + mine * warps < last) {
+      std::uint32_t position = positions[0];
+#pragma unroll
+      for (int r = 1; r < kRescoredRows; r++) position = mine == r ? positions[r] : position;
+      const float inverse_norm = args.by == metric::cosine ? args.inverse_norms[position] : 0.0f;
+      const std::uint32_t key = core::score_key(score_of(sum, args.by, query_inverse_norm, inverse_norm), args.by);
+      list[at + mine * warps] = core::row_key(key, position);
+      atomicMin(of_block(&shared.worst_key, 0), key);
+    }
+  }
+}
+
+/// One query a cluster: raises its target by the scores of its best candidates, and at last scores all that reach it.
+template <element_type E, bool L2>
+__global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant__ refine_args args) {
+  auto& shared = *reinterpret_cast<refine_shared*>(dynamic_shared());
+  auto* query_vector = reinterpret_cast<float*>(dynamic_shared() + sizeof(refine_shared));
+  const std::int64_t query = blockIdx.x / cluster_size();
+  const batch_memory& memory = args.memory;
+  query_state& state = memory.states[query];
+  const bool leads = cluster_rank() == 0;
+  const std::uint32_t n = memory.candidates.counts[query];
+  const std::uint32_t k = args.kept;
+  std::uint64_t* candidates = memory.candidates.keys + query * memory.candidates.capacity;
+  std::uint64_t* scored = memory.scored.keys + query * memory.scored.capacity;
+  const std::uint32_t before = state.scored;
+  const bool in_full = state.in_full || n > memory.candidates.capacity;
+  const float query_inverse_norm = memory.terms[query].inverse_norm;
+
+  const int padded = (args.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+  for (int i = threadIdx.x; i < padded; i += kThreads)
+    query_vector[i] = i < args.dim ? args.queries[query * args.query_stride + i] : core::kQueryPadding;
+  if (threadIdx.x == 0) shared.worst_key = ~0u;
+  __syncthreads();
+
+  // The k candidates with the highest upper ends.
+  std::uint32_t after = before;
+  if (!in_full && leads) {
+    const auto visit = [&](auto f) { visit_list(candidates, n, [&](std::uint64_t key, std::uint32_t) { f(key); }); };
+    const std::uint64_t cut = n > k ? block_cut_radix<kThreads>(visit, k, shared.select) : 1;
+    after = move_candidates(memory, query, n, cut, before, shared);
+    if (threadIdx.x == 0) state.scored = after;
+  }
+  cluster_sync();
+  if (in_full) {
+    if (leads && threadIdx.x == 0) state.in_full = 1;
+  } else {
+    after = *const_cast<volatile std::uint32_t*>(&state.scored);
+    score_moved<E, L2>(args, query, before, after, query_vector, query_inverse_norm, shared);
+  }
+  cluster_sync();
+
+  std::uint32_t target_key = 0;
+  if (!in_full && leads && after >= k) {
+    if (before == 0 && after == k) {
+      target_key = shared.worst_key;
+    } else {
+      const auto visit = [&](auto f) { visit_list(scored, after, [&](std::uint64_t key, std::uint32_t) { f(key); }); };
+      target_key = core::key_of(block_cut_radix<kThreads>(visit, k, shared.select));
+    }
+  }
+  if (!args.last) {
+    if (leads && threadIdx.x == 0) {
+      if (in_full)
+        memory.weights[query] = weights_of_none();
+      else if (target_key != core::kNanKey)
+        memory.weights[query].target =
+            target_weight(args.by, memory.terms[query], core::from_ascending_key(target_key));
+    }
+    return;
+  }
+
+  // All that reach the target.
+  std::uint32_t total = after;
+  if (!in_full && leads) {
+    total = move_candidates(memory, query, n, core::row_key(target_key, ~0u), after, shared);
+    if (threadIdx.x == 0) state.scored = total;
+  }
+  cluster_sync();
+  const bool too_many = !in_full && *const_cast<volatile std::uint32_t*>(&state.scored) > memory.scored.capacity;
+  if (!in_full && !too_many)
+    score_moved<E, L2>(args, query, after, *const_cast<volatile std::uint32_t*>(&state.scored), query_vector,
+                       query_inverse_norm, shared);
+  cluster_sync();
+  if (!leads) return;
+  if (in_full || too_many) {
+    for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) scored[i] = core::row_key(0, i);  // a valid list
+    total = k;
+  }
+  if (threadIdx.x == 0) {
+    memory.scored.counts[query] = total;
+    if (in_full || too_many) {
+      state.in_full = 1;
+      atomicAdd(&memory.counters->full_queries, 1ull);
+    } else {
+      atomicAdd(&memory.counters->certified_queries, 1ull);
+      atomicAdd(&memory.counters->rescored, static_cast<unsigned long long>(total));
+    }
+  }
+}
+
+/// Which queries are to be searched in full. One block; a batch has at most as many queries as it has threads.
+__global__ void __launch_bounds__(kMaxBatch) collect_kernel(batch_memory memory, std::int32_t count) {
+  __shared__ std::uint32_t found;
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  const auto query = static_cast<std::int32_t>(threadIdx.x);
+  if (query < count && memory.states[query].in_full) memory.full_queries[atomicAdd(&found, 1u)] = threadIdx.x;
+  __syncthreads();
+  if (threadIdx.x == 0) *memory.full_count = found;
+}
+
+/// Their vectors side by side, or their answers to where they belong; one block a query.
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(batch_memory memory, const float* queries, std::int64_t stride, std::int64_t dim) {
+  if (blockIdx.x >= *memory.full_count) return;
+  const float* from = queries + memory.full_queries[blockIdx.x] * stride;
+  float* to = memory.gathered + blockIdx.x * dim;
+  for (std::int64_t i = threadIdx.x; i < dim; i += kThreads) to[i] = from[i];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(batch_memory memory, std::int64_t k, float* scores, std::int64_t* ids) {
+  if (blockIdx.x >= *memory.full_count) return;
+  const std::int64_t query = memory.full_queries[blockIdx.x];
+  for (std::int64_t i = threadIdx.x; i < k; i += kThreads) {
+    scores[query * k + i] = memory.full_scores[blockIdx.x * k + i];
+    ids[query * k + i] = memory.full_ids[blockIdx.x * k + i];
+  }
+}
+
+template <class F>
+void with_row_type(const core::flat_corpus& corpus, F&& f) {
+  const bool l2 = corpus.metric == metric::l2;
+  switch (corpus.type) {
+    case element_type::f16:
+      return l2 ? f(refine_kernel<element_type::f16, true>) : f(refine_kernel<element_type::f16, false>);
+    case element_type::bf16:
+      return l2 ? f(refine_kernel<element_type::bf16, true>) : f(refine_kernel<element_type::bf16, false>);
+    default: return l2 ? f(refine_kernel<element_type::f32, true>) : f(refine_kernel<element_type::f32, false>);
+  }
+}
+
+std::int64_t list_capacity(std::int64_t k) { return std::max(kListRows, kListRowsPerK * k); }
+std::int64_t scored_capacity(std::int64_t k) { return std::max(kScoredRows, kScoredRowsPerK * k); }
+
+/// Cuts a workspace into arrays; with a null base, says how long it is.
+class carver {
+ public:
+  explicit carver(void* base) : base_(static_cast<unsigned char*>(base)) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    auto* taken = reinterpret_cast<T*>(base_ + at_);
+    at_ = round_up(at_ + count * static_cast<std::int64_t>(sizeof(T)), kColumnsAligned);
+    return taken;
+  }
+  std::int64_t taken() const { return at_; }
+
+ private:
+  unsigned char* base_;
+  std::int64_t at_ = 0;
+};
+
+constexpr std::int64_t kMaxTile = 256;
+
+batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::int64_t dim) {
+  const std::int64_t padded = round_up(batch, kMaxTile);
+  batch_memory memory{};
+  memory.counters = carve.take<certified_counters>(1);
+  memory.full_count = carve.take<std::uint32_t>(1);
+  memory.full_queries = carve.take<std::uint32_t>(padded);
+  memory.terms = carve.take<core::query_terms>(padded);
+  memory.weights = carve.take<filter_weights>(padded);
+  memory.states = carve.take<query_state>(padded);
+  memory.candidates.counts = carve.take<std::uint32_t>(padded);
+  memory.scored.counts = carve.take<std::uint32_t>(padded);
+  memory.scored.least_keys = carve.take<std::uint32_t>(padded);
+  memory.scored.cursors = carve.take<std::uint32_t>(2 * padded);
+  memory.full_scores = carve.take<float>(batch * k);
+  memory.full_ids = carve.take<std::int64_t>(batch * k);
+  memory.candidates.capacity = list_capacity(k);
+  memory.candidates.keys = carve.take<std::uint64_t>(batch * memory.candidates.capacity);
+  memory.scored.capacity = scored_capacity(k);
+  memory.scored.keys = carve.take<std::uint64_t>(batch * memory.scored.capacity);
+  memory.scored.spare = carve.take<std::uint64_t>(batch * k);
+  memory.maxima = carve.take<std::uint32_t>(batch * kMaxSampleBlocks);
+  memory.columns = carve.take<unsigned char>(padded * round_up(dim, kColumnChunk));
+  memory.gathered = carve.take<float>(batch * dim);
+  return memory;
+}
+
+/// The narrowest tile of columns that takes all queries, or the widest that fits.
+int column_tile(std::int64_t queries, std::int64_t dim) {
+  const int widest = widest_column_tile(dim);
+  for (const int tile : kColumnTiles)
+    if (tile >= queries && tile <= widest) return tile;
+  return widest;
+}
+
+void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, std::int64_t tiles_bytes,
+                  const core::flat_corpus& corpus, const core::flat_request& request, int multiprocessors) {
+  const std::int64_t kept = std::min(request.k, corpus.count);
+  const auto queries = static_cast<unsigned>(request.query_count);
+  filter_batch batch{};
+  batch.columns = memory.columns;
+  batch.terms = memory.terms;
+  batch.weights = memory.weights;
+  batch.count = static_cast<std::int32_t>(queries);
+  batch.tile = column_tile(request.query_count, corpus.dim);
+  batch.dim = static_cast<std::int32_t>(corpus.dim);
+
+  prepare_args prepare{};
+  prepare.memory = memory;
+  prepare.queries = request.queries;
+  prepare.stride = request.query_stride;
+  prepare.dim = corpus.dim;
+  prepare.chunks = (corpus.dim + kColumnChunk - 1) / kColumnChunk;
+  prepare.count = batch.count;
+  prepare.tile = batch.tile;
+  prepare.by = corpus.metric;
+  launch(prepare_kernel,
+         {.grid = dim3(static_cast<unsigned>(round_up(queries, batch.tile))), .threads = kPrepareThreads}, stream,
+         prepare, "launching the preparation of queries");
+
+  // The sample: whole tiles, evenly from all over.
+  const std::int64_t all_tiles = tiles_visited(corpus.count, {});
+  const std::int64_t wanted_rows = std::min({std::max(kSampleRows, kSampleRowsPerK * kept), corpus.count / kSampleShare,
+                                             kMaxSampleBlocks * core::kPlaneRows});
+  const std::int64_t sample_tiles = std::max<std::int64_t>(1, wanted_rows / kFilterRows);
+  const tile_choice sample{static_cast<std::uint32_t>((all_tiles + sample_tiles - 1) / sample_tiles), false};
+  target_args target{};
+  target.memory = memory;
+  target.blocks = tiles_visited(corpus.count, sample) * (kFilterRows / core::kPlaneRows);
+  target.k = static_cast<std::int32_t>(kept);
+  target.by = corpus.metric;
+  launch_filter_sample(stream, corpus, batch, sample, memory.maxima, target.blocks, multiprocessors);
+  launch(first_target_kernel, {.grid = dim3(queries), .threads = kThreads}, stream, target,
+         "launching the first target");
+
+  refine_args refine{};
+  refine.memory = memory;
+  refine.rows = static_cast<const unsigned char*>(corpus.rows);
+  refine.row_stride_bytes = corpus.row_stride_bytes;
+  refine.inverse_norms = corpus.inverse_norms;
+  refine.queries = request.queries;
+  refine.query_stride = request.query_stride;
+  refine.dim = batch.dim;
+  refine.kept = static_cast<std::int32_t>(kept);
+  refine.by = corpus.metric;
+  int cluster = 1;
+  while (cluster < kMaxCluster && 2 * cluster * static_cast<int>(queries) <= 2 * multiprocessors) cluster *= 2;
+  const launch_shape refine_shape{
+      .grid = dim3(queries * static_cast<unsigned>(cluster)),
+      .threads = kThreads,
+      .shared_bytes = static_cast<std::int64_t>(sizeof(refine_shared)) +
+                      round_up(corpus.dim, core::kPartialSums) * static_cast<std::int64_t>(sizeof(float)),
+      .cluster = cluster};
+  candidate_lists candidates = memory.candidates;
+  candidates.queries = batch.count;
+  for (const bool others : {false, true}) {
+    launch_filter(stream, corpus, batch, {kFirstPart, others}, candidates, multiprocessors);
+    refine.last = others;
+    with_row_type(corpus, [&](auto kernel) { launch(kernel, refine_shape, stream, refine, "launching the scores"); });
+  }
+  candidate_lists scored = memory.scored;
+  scored.queries = batch.count;
+  scored.kept = static_cast<std::int32_t>(kept);
+  launch_prune(stream, scored, 2 * kept);
+  launch_results(stream, scored, corpus, request.k, request.scores, request.ids);
+
+  // Those that have to be searched in full.
+  collect_kernel<<<1, kMaxBatch, 0, stream>>>(memory, batch.count);
+  gather_kernel<<<queries, kThreads, 0, stream>>>(memory, request.queries, request.query_stride, corpus.dim);
+  core::flat_request full = request;
+  full.query_stride = corpus.dim;
+  std::int64_t done = 0;  // a few of many queries are not searched at the price of all
+  for (const std::int64_t most : {kFewInFull, kSomeInFull, kMaxBatch}) {
+    const std::int64_t first = done;
+    done = std::min(most, request.query_count);
+    if (done == first) break;
+    full.query_count = done - first;
+    full.queries = memory.gathered + first * corpus.dim;
+    full.scores = memory.full_scores + first * request.k;
+    full.ids = memory.full_ids + first * request.k;
+    launch_flat_tiles(stream, tiles, tiles_bytes, corpus, full, {memory.full_count, static_cast<std::uint32_t>(first)});
+  }
+  scatter_kernel<<<queries, kThreads, 0, stream>>>(memory, request.k, request.scores, request.ids);
+  check(cudaGetLastError(), "launching the search in full");
+}
+
+}  // namespace
+
+std::int64_t certified_batch_workspace_bytes(const search_limits& limits) {
+  carver carve(nullptr);
+  memory_of(carve, std::min(limits.max_queries, kMaxBatch), std::min(limits.max_k, kCertifiedBatchMaxK),
+            kCertifiedBatchMaxDim);
+  return carve.taken();
+}
+
+bool certified_batch_serves(const core::flat_corpus& corpus, std::int64_t k, int compute_capability) {
+  constexpr int kHopper = 9;  // the filter's instructions exist there alone
+  return compute_capability == kHopper && k <= kCertifiedBatchMaxK && corpus.dim <= kCertifiedBatchMaxDim;
+}
+
+void launch_certified_batch(cudaStream_t stream, void* workspace, void* tiles, std::int64_t tiles_bytes,
+                            const core::flat_corpus& corpus, const core::flat_request& request, int multiprocessors) {
+  const std::int64_t batch = std::min(request.query_count, kMaxBatch);
+  carver carve(workspace);
+  const batch_memory memory = memory_of(carve, batch, request.k, corpus.dim);
+  for (std::int64_t first = 0; first < request.query_count; first += batch) {
+    core::flat_request part = request;
+    part.query_count = std::min(batch, request.query_count - first);
+    part.queries = request.queries + first * request.query_stride;
+    part.scores = request.scores + first * request.k;
+    part.ids = request.ids + first * request.k;
+    search_batch(stream, memory, tiles, tiles_bytes, corpus, part, multiprocessors);
+  }
+}
+
+}  // namespace shortlist::cuda
