@@ -1,10 +1,9 @@
 // A batch of queries through the int8 plane: filter by the matrix units, canonical scores of what passes, selection.
 //
-// Steps of a batch: prepare queries -> sample: each query's first target, the k-th largest of the best lower ends of
-// blocks of rows from all over the corpus -> filter an eighth of the rows -> refine: the k candidates with the highest
-// upper ends get their scores, and their worst is the new target -> filter the other rows -> finish: the same, then
-// the scores of all candidates that reach the target, and the k best. docs/certified.md proves that every row of the
-// answer is among those scored.
+// Steps of a batch: prepare queries -> sample: rows from all over the corpus, by their estimates -> refine: the k best
+// of the sample get their scores, the worst of which is the query's target -> filter all rows -> refine: the same with
+// the candidates, then the scores of all that reach the target -> the k best. docs/certified.md proves that every row
+// of the answer is among those scored.
 // A query is searched in full instead, by tiles, if nothing is known of it, or if its candidates do not fit: the
 // device decides, and gathers those queries; the launches depend on the shape alone.
 // Limit: see certified_filter.cu; of the rest, the bytes of the rows that are scored.
@@ -29,11 +28,12 @@ constexpr std::int64_t kMaxBatch = 1024;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxCluster = 8;
-constexpr std::int64_t kSampleRows = 32768;    // at least, if the corpus has many more
-constexpr std::int64_t kSampleRowsPerK = 128;  // at least
-constexpr std::int64_t kMaxSampleBlocks = 8192;
-constexpr std::int64_t kSampleShare = 4;   // at most this part of the corpus
-constexpr std::uint32_t kFirstPart = 8;    // the first phase has one of so many tiles
+constexpr std::int64_t kSampleRows = 32768;      // at least
+constexpr std::int64_t kSampleRowsPerK = 650;    // at least
+constexpr std::int64_t kMaxSampleRows = 262144;  // at most
+constexpr std::int64_t kMaxSampleGroups = 8192;
+constexpr std::int64_t kFewSampleGroups = 2048;
+constexpr std::int64_t kSampleGroupsPerK = 8;
 constexpr std::int64_t kListRows = 16384;  // places of a list, at least
 constexpr std::int64_t kListRowsPerK = 24;
 constexpr std::int64_t kScoredRows = 4096;  // rows of a query whose scores are computed, at most
@@ -48,9 +48,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + u
 
 /// What is known of a query besides its terms.
 struct query_state {
-  std::uint32_t target_key;  // core::score_key of the worst score of those that are known to be enough
-  std::uint32_t scored;      // keys in the query's list of scores
-  std::uint32_t in_full;     // 1: to be searched without the plane
+  std::uint32_t scored;   // keys in the query's list of scores
+  std::uint32_t in_full;  // 1: to be searched without the plane
 };
 
 struct batch_memory {
@@ -58,6 +57,7 @@ struct batch_memory {
   unsigned char* columns;
   core::query_terms* terms;
   filter_weights* weights;
+  float* targets;
   query_state* states;
   std::uint32_t* maxima;
   candidate_lists candidates;  // upper ends
@@ -180,45 +180,12 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
   }
   args.memory.terms[query] = terms;
   args.memory.weights[query] = weights;
+  args.memory.targets[query] = -__uint_as_float(0x7F800000u);
   if (!real) return;
-  args.memory.states[query] = {0, 0, certifiable ? 0u : 1u};
+  args.memory.states[query] = {0, certifiable ? 0u : 1u};
   args.memory.candidates.counts[query] = 0;
   args.memory.scored.cursors[2 * query] = 0;
   args.memory.scored.cursors[2 * query + 1] = 0;
-}
-
-struct target_args {
-  batch_memory memory;
-  std::int64_t blocks;
-  std::int32_t k;
-  metric by;
-};
-
-constexpr int kMaximaPerThread = kMaxSampleBlocks / kThreads;
-
-/// The first target: the k-th largest of a query's maxima, which belong to distinct rows.
-__global__ void __launch_bounds__(kThreads) first_target_kernel(const __grid_constant__ target_args args) {
-  __shared__ select_scratch<kThreads> scratch;
-  const std::int64_t query = blockIdx.x;
-  if (args.memory.states[query].in_full) return;
-  const std::uint32_t* maxima = args.memory.maxima + query * args.blocks;
-  std::uint32_t keys[kMaximaPerThread];
-#pragma unroll
-  for (int j = 0; j < kMaximaPerThread; j++) {
-    const std::int64_t at = j * kThreads + static_cast<std::int64_t>(threadIdx.x);
-    keys[j] = at < args.blocks ? maxima[at] : 0;
-  }
-  std::uint32_t cut = 0;
-  int phase = 0;
-  for (int bit = 31; bit >= 0; bit--) {
-    const std::uint32_t higher = cut | 1u << bit;
-    std::uint32_t reached = 0;
-#pragma unroll
-    for (int j = 0; j < kMaximaPerThread; j++) reached += keys[j] >= higher;
-    if (block_sum(reached, scratch, phase) >= static_cast<std::uint32_t>(args.k)) cut = higher;
-  }
-  if (threadIdx.x != 0 || cut == 0) return;
-  args.memory.weights[query].target = target_weight(args.by, args.memory.terms[query], core::from_ascending_key(cut));
 }
 
 struct refine_args {
@@ -230,7 +197,8 @@ struct refine_args {
   std::int64_t query_stride;
   std::int32_t dim;
   std::int32_t kept;
-  std::int32_t last;
+  std::int32_t last;  // 0: the candidates are the sample's maxima
+  sample_plan sample;
   metric by;
 };
 
@@ -240,26 +208,39 @@ struct alignas(16) refine_shared {
   std::uint32_t worst_key;
 };
 
-/// Calls f(key, index) for this thread's share of a list.
+/// Calls f(key, index) for this thread's share of a query's candidates: keys whose order is that of upper ends or, in
+/// the sample, of estimates.
 template <class F>
-__device__ __forceinline__ void visit_list(const std::uint64_t* list, std::uint32_t n, F&& f) {
+__device__ __forceinline__ void visit_candidates(const refine_args& args, std::int64_t query, std::uint32_t n, F&& f) {
+  if (args.last) {
+    const std::uint64_t* list = args.memory.candidates.keys + query * args.memory.candidates.capacity;
 #pragma unroll 4
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(list[i], i);
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(list[i], i);
+  } else {
+    const std::uint32_t* maxima = args.memory.maxima + query * args.sample.groups;
+#pragma unroll 4
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+      const std::uint32_t key = maxima[i];
+      f(key == 0 ? core::kNoRow : core::row_key(key, i), i);
+    }
+  }
 }
 
 /// Moves every candidate that reaches the cut to the list of scores. @returns its new length, which may exceed the
 /// capacity: then the list is not complete.
-__device__ std::uint32_t move_candidates(const batch_memory& memory, std::int64_t query, std::uint32_t n,
+__device__ std::uint32_t move_candidates(const refine_args& args, std::int64_t query, std::uint32_t n,
                                          std::uint64_t cut, std::uint32_t scored, refine_shared& shared) {
-  std::uint64_t* list = memory.candidates.keys + query * memory.candidates.capacity;
-  std::uint64_t* to = memory.scored.keys + query * memory.scored.capacity;
+  const candidate_lists& to = args.memory.scored;
   if (threadIdx.x == 0) shared.entered = scored;
   __syncthreads();
-  visit_list(list, n, [&](std::uint64_t key, std::uint32_t index) {
+  visit_candidates(args, query, n, [&](std::uint64_t key, std::uint32_t index) {
     if (key == core::kNoRow || key < cut) return;
     const std::uint32_t place = atomicAdd(&shared.entered, 1u);
-    if (place < memory.scored.capacity) to[place] = key;
-    list[index] = core::kNoRow;
+    if (args.last)
+      args.memory.candidates.keys[query * args.memory.candidates.capacity + index] = core::kNoRow;
+    else
+      key = core::row_key(0, args.sample.position_of(index, core::key_of(key)));
+    if (place < to.capacity) to.keys[query * to.capacity + place] = key;
   });
   __syncthreads();
   return shared.entered;
@@ -306,12 +287,10 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant_
   const batch_memory& memory = args.memory;
   query_state& state = memory.states[query];
   const bool leads = cluster_rank() == 0;
-  const std::uint32_t n = memory.candidates.counts[query];
+  const std::uint32_t n = args.last ? memory.candidates.counts[query] : args.sample.groups;
   const std::uint32_t k = args.kept;
-  std::uint64_t* candidates = memory.candidates.keys + query * memory.candidates.capacity;
   std::uint64_t* scored = memory.scored.keys + query * memory.scored.capacity;
-  const std::uint32_t before = state.scored;
-  const bool in_full = state.in_full || n > memory.candidates.capacity;
+  const bool in_full = state.in_full || (args.last && n > memory.candidates.capacity);
   const float query_inverse_norm = memory.terms[query].inverse_norm;
 
   const int padded = (args.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
@@ -320,39 +299,31 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant_
   if (threadIdx.x == 0) shared.worst_key = ~0u;
   __syncthreads();
 
-  // The k candidates with the highest upper ends.
-  std::uint32_t after = before;
+  // The best k candidates.
   if (!in_full && leads) {
-    const auto visit = [&](auto f) { visit_list(candidates, n, [&](std::uint64_t key, std::uint32_t) { f(key); }); };
+    const auto visit = [&](auto f) {
+      visit_candidates(args, query, n, [&](std::uint64_t key, std::uint32_t) { f(key); });
+    };
     const std::uint64_t cut = n > k ? block_cut_radix<kThreads>(visit, k, shared.select) : 1;
-    after = move_candidates(memory, query, n, cut, before, shared);
-    if (threadIdx.x == 0) state.scored = after;
+    const std::uint32_t moved = move_candidates(args, query, n, cut, 0, shared);
+    if (threadIdx.x == 0) state.scored = moved;
   }
   cluster_sync();
-  if (in_full) {
-    if (leads && threadIdx.x == 0) state.in_full = 1;
-  } else {
+  std::uint32_t after = 0;
+  if (!in_full) {
     after = *const_cast<volatile std::uint32_t*>(&state.scored);
-    score_moved<E, L2>(args, query, before, after, query_vector, query_inverse_norm, shared);
+    score_moved<E, L2>(args, query, 0, after, query_vector, query_inverse_norm, shared);
   }
   cluster_sync();
-
-  std::uint32_t target_key = 0;
-  if (!in_full && leads && after >= k) {
-    if (before == 0 && after == k) {
-      target_key = shared.worst_key;
-    } else {
-      const auto visit = [&](auto f) { visit_list(scored, after, [&](std::uint64_t key, std::uint32_t) { f(key); }); };
-      target_key = core::key_of(block_cut_radix<kThreads>(visit, k, shared.select));
-    }
-  }
+  const std::uint32_t target_key = leads && after >= k ? shared.worst_key : core::kNanKey;
   if (!args.last) {
-    if (leads && threadIdx.x == 0) {
-      if (in_full)
-        memory.weights[query] = weights_of_none();
-      else if (target_key != core::kNanKey)
-        memory.weights[query].target =
-            target_weight(args.by, memory.terms[query], core::from_ascending_key(target_key));
+    if (!leads || threadIdx.x != 0) return;
+    if (in_full) {
+      memory.weights[query] = weights_of_none();
+    } else if (target_key != core::kNanKey) {
+      const float target = core::from_ascending_key(target_key);
+      memory.targets[query] = target;
+      memory.weights[query].target = target_weight(args.by, memory.terms[query], target);
     }
     return;
   }
@@ -360,7 +331,7 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant_
   // All that reach the target.
   std::uint32_t total = after;
   if (!in_full && leads) {
-    total = move_candidates(memory, query, n, core::row_key(target_key, ~0u), after, shared);
+    total = move_candidates(args, query, n, core::row_key(target_key, ~0u), after, shared);
     if (threadIdx.x == 0) state.scored = total;
   }
   cluster_sync();
@@ -458,6 +429,7 @@ batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::i
   memory.full_queries = carve.take<std::uint32_t>(padded);
   memory.terms = carve.take<core::query_terms>(padded);
   memory.weights = carve.take<filter_weights>(padded);
+  memory.targets = carve.take<float>(padded);
   memory.states = carve.take<query_state>(padded);
   memory.candidates.counts = carve.take<std::uint32_t>(padded);
   memory.scored.counts = carve.take<std::uint32_t>(padded);
@@ -470,7 +442,7 @@ batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::i
   memory.scored.capacity = scored_capacity(k);
   memory.scored.keys = carve.take<std::uint64_t>(batch * memory.scored.capacity);
   memory.scored.spare = carve.take<std::uint64_t>(batch * k);
-  memory.maxima = carve.take<std::uint32_t>(batch * kMaxSampleBlocks);
+  memory.maxima = carve.take<std::uint32_t>(batch * kMaxSampleGroups);
   memory.columns = carve.take<unsigned char>(padded * round_up(dim, kColumnChunk));
   memory.gathered = carve.take<float>(batch * dim);
   return memory;
@@ -492,6 +464,7 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
   batch.columns = memory.columns;
   batch.terms = memory.terms;
   batch.weights = memory.weights;
+  batch.targets = memory.targets;
   batch.count = static_cast<std::int32_t>(queries);
   batch.tile = column_tile(request.query_count, corpus.dim);
   batch.dim = static_cast<std::int32_t>(corpus.dim);
@@ -510,19 +483,12 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
          prepare, "launching the preparation of queries");
 
   // The sample: whole tiles, evenly from all over.
-  const std::int64_t all_tiles = tiles_visited(corpus.count, {});
-  const std::int64_t wanted_rows = std::min({std::max(kSampleRows, kSampleRowsPerK * kept), corpus.count / kSampleShare,
-                                             kMaxSampleBlocks * core::kPlaneRows});
-  const std::int64_t sample_tiles = std::max<std::int64_t>(1, wanted_rows / kFilterRows);
-  const tile_choice sample{static_cast<std::uint32_t>((all_tiles + sample_tiles - 1) / sample_tiles), false};
-  target_args target{};
-  target.memory = memory;
-  target.blocks = tiles_visited(corpus.count, sample) * (kFilterRows / core::kPlaneRows);
-  target.k = static_cast<std::int32_t>(kept);
-  target.by = corpus.metric;
-  launch_filter_sample(stream, corpus, batch, sample, memory.maxima, target.blocks, multiprocessors);
-  launch(first_target_kernel, {.grid = dim3(queries), .threads = kThreads}, stream, target,
-         "launching the first target");
+  const std::int64_t sample_rows =
+      std::min({std::max(kSampleRows, kSampleRowsPerK * kept), corpus.count, kMaxSampleRows});
+  const tile_choice choice{static_cast<std::uint32_t>(corpus.count / sample_rows)};
+  const sample_plan sample = plan_filter_sample(
+      corpus, batch, choice, std::clamp(kSampleGroupsPerK * kept, kFewSampleGroups, kMaxSampleGroups), multiprocessors);
+  launch_filter_sample(stream, corpus, batch, sample, memory.maxima, multiprocessors);
 
   refine_args refine{};
   refine.memory = memory;
@@ -533,6 +499,7 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
   refine.query_stride = request.query_stride;
   refine.dim = batch.dim;
   refine.kept = static_cast<std::int32_t>(kept);
+  refine.sample = sample;
   refine.by = corpus.metric;
   int cluster = 1;
   while (cluster < kMaxCluster && 2 * cluster * static_cast<int>(queries) <= 2 * multiprocessors) cluster *= 2;
@@ -544,11 +511,13 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
       .cluster = cluster};
   candidate_lists candidates = memory.candidates;
   candidates.queries = batch.count;
-  for (const bool others : {false, true}) {
-    launch_filter(stream, corpus, batch, {kFirstPart, others}, candidates, multiprocessors);
-    refine.last = others;
+  const auto launch_refine = [&](bool last) {
+    refine.last = last;
     with_row_type(corpus, [&](auto kernel) { launch(kernel, refine_shape, stream, refine, "launching the scores"); });
-  }
+  };
+  launch_refine(false);
+  launch_filter(stream, corpus, batch, candidates, multiprocessors);
+  launch_refine(true);
   candidate_lists scored = memory.scored;
   scored.queries = batch.count;
   scored.kept = static_cast<std::int32_t>(kept);

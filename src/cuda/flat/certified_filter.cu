@@ -3,13 +3,15 @@
 //
 // Why it is fast: a tile of queries stays in shared memory; rows go from memory to registers in the order in which
 // matrix units take them, 16 bytes a lane, several loads in flight, with no barrier and no shared memory between. The
-// test of a product costs four fused multiply-adds and a comparison and needs no conversion: sums start at 1.5 x 2^23,
-// so that their bits, read as fp32, are at least 1.5 x 2^23 + sum. Two warpgroups take turns: one tests while the other
-// multiplies.
-// Steps of a warpgroup: a tile of 64 rows: multiply along dim -> fetch the next tile's first codes -> test 64 x N sums
-// -> hits to slots of shared memory -> their keys to the lists. Limit: the plane's bytes over read bandwidth for few
-// queries, products over the matrix units' rate for many.
+// test of a product costs two fused multiply-adds and a comparison and needs no conversion: sums start at 1.5 x 2^23,
+// so that their bits, read as fp32, are at least 1.5 x 2^23 + sum; and what a query asks of a tile's rows is settled
+// for the tile, by its largest residual and norm. The few rows that pass are then held to their own. Two warpgroups
+// take turns: one tests while the other multiplies.
+// Steps of a warpgroup: what the queries ask of a tile of 64 rows -> multiply along dim -> fetch the next tile's first
+// codes -> test 64 x N sums -> hits to slots of shared memory -> a warp's hits side by side -> their keys to the lists.
+// Limit: the plane's bytes over read bandwidth for few queries, products over the matrix units' rate for many.
 #include <algorithm>
+#include <type_traits>
 
 #include "core/order.hpp"
 #include "cuda/device/bulk_copy.cuh"
@@ -31,15 +33,17 @@ constexpr int kSlotRoom = kSlots + 4;  // a thread looks after every four
 constexpr std::int64_t kMaxShared = 227 * 1024;
 constexpr float kOrigin = 12582912.0f;            // 1.5 x 2^23
 constexpr std::int32_t kOriginBits = 0x4B400000;  // its bits
-constexpr float kPaddedOrigin = kOrigin - 4.0f;   // pays for four roundings; see docs/certified.md
+constexpr float kPaddedOrigin = kOrigin - 4.0f;   // pays for roundings; see docs/certified.md
 constexpr float kLeastScale = 0x1p-50f;           // rows of smaller scales are kept without a test
+constexpr float kLeastUnit = 0x1p-126f;           // whatever is asked of such a row, it comes to less than 4
 
 struct filter_args {
   const unsigned char* plane;
   filter_batch batch;
   candidate_lists lists;
-  std::uint32_t* maxima;
+  std::uint32_t* maxima;  // [queries, maxima_stride]
   std::int64_t maxima_stride;
+  std::int32_t merged;  // tiles whose maxima become one
   std::int64_t block_bytes;
   std::int64_t codes_bytes;
   std::uint32_t rows;
@@ -51,40 +55,40 @@ struct filter_args {
   metric by;
 };
 
-__host__ __device__ constexpr std::uint32_t tile_at(std::uint32_t i, tile_choice choice) {
-  return choice.others ? i + i / (choice.every - 1) + 1 : i * choice.every;
-}
+__host__ __device__ constexpr std::uint32_t tile_at(std::uint32_t i, tile_choice choice) { return i * choice.every; }
 
 /// What a row brings to the test, in units of the integer product.
 struct row_test {
-  float target;    // 1 / s, or 1 / (s ix)
-  float residual;  // e / s
-  float norm;      // n / s
+  float unit;      // 1 / s, or 1 / (s ix) under cosine
+  float residual;  // e, or e ix
+  float norm;      // n, or n ix
   float square;    // w / s under squared L2
 };
 
+/// A row of which nothing is known brings next to no unit, and so passes whatever the others bring.
 __device__ __forceinline__ row_test test_of(const core::plane_row& row, float inverse_norm, metric by) {
-  constexpr float kHuge = std::numeric_limits<float>::max();        // times a weight of e: beyond every sum
   const float scale = row.scale == 0.0f ? kLeastScale : row.scale;  // codes are 0: any scale says the same
-  if (scale < kLeastScale || !(row.residual <= kHuge)) return {0.0f, kHuge, 1.0f, 0.0f};  // passes
-  const float inverse = __frcp_rn(scale);
-  row_test test{inverse, __fmul_rn(row.residual, inverse), __fmul_rn(row.norm, inverse), 0.0f};
-  if (by == metric::l2) test.square = __fmul_rn(row.square, inverse);
+  const float infinity = __uint_as_float(0x7F800000u);
+  if (scale < kLeastScale || !(row.residual < infinity)) return {kLeastUnit, 0.0f, 0.0f, 0.0f};
+  row_test test{__frcp_rn(scale), row.residual, row.norm, 0.0f};
+  if (by == metric::l2) test.square = __fmul_rn(row.square, test.unit);
   if (by == metric::cosine) {
-    if (inverse_norm < 0.0f)
-      test.residual = -kHuge;  // the score is -inf: dropped, unless no target is known
-    else
-      test.target = __fdiv_rn(inverse, inverse_norm);
+    if (inverse_norm < 0.0f) return {kLeastUnit, 0.0f, 0.0f, 0.0f};
+    test.unit = __fdiv_rn(test.unit, inverse_norm);
+    test.residual = __fmul_rn(row.residual, inverse_norm);
+    test.norm = __fmul_rn(row.norm, inverse_norm);
   }
   return test;
 }
 
+/// What a query asks of rows whose residuals and norms are at most these.
+__device__ __forceinline__ float asked_of(const filter_weights& query, float residual, float norm) {
+  return __fmaf_rn(query.norm, norm, __fmaf_rn(query.residual, residual, query.target));
+}
+
 /// The least value of a sum's bits, read as fp32, that a row's upper end may reach the target with.
-__device__ __forceinline__ float least_value(const filter_weights& query, const row_test& row) {
-  float value = __fmaf_rn(query.norm, row.norm, kPaddedOrigin);
-  value = __fmaf_rn(query.square, row.square, value);
-  value = __fmaf_rn(query.residual, row.residual, value);
-  return __fmaf_rn(query.target, row.target, value);
+__device__ __forceinline__ float least_value(float asked, float square_weight, const row_test& row) {
+  return __fmaf_rn(asked, row.unit, __fmaf_rn(square_weight, row.square, kPaddedOrigin));
 }
 
 /// A thread's two rows of a tile.
@@ -117,10 +121,21 @@ __device__ __forceinline__ row_pair load_rows(const filter_args& args, std::uint
 template <int N>
 inline constexpr int kChunksHeld = N == 256 ? 3 : 4;
 
+/// What the queries ask of a tile's rows, for two columns at a time.
+struct alignas(16) asked_pair {
+  float asked[2];
+  float square_weight[2];
+};
+
+constexpr int kWarps = kThreads / kWarp;
+
 template <int N>
 struct filter_shared {
   filter_weights weights[N];
+  asked_pair asked[kGroups][N / 2];
   std::int32_t slots[kSlotRoom][kThreads];
+  std::uint16_t hits[kWarps][kSlots * kWarp];  // which sums: lane, slot and number of a hit
+  float largest[2][kWarps];                    // residual and norm among a warp's rows
   std::uint64_t barrier;
 };
 
@@ -135,57 +150,90 @@ __device__ __forceinline__ void load_chunk(uint4 (&codes)[kSteps], const uint4* 
     codes[s] = __ldcs(from + min(chunk * kSteps + s, steps - 1) * kWarp);
 }
 
-/// The upper end of a pair's interval as a list's key.
-__device__ __forceinline__ std::uint32_t high_key(const filter_args& args, int query, const core::plane_row& row,
-                                                  float inverse_norm, std::int32_t product) {
-  const float high = core::interval_of(args.by, args.batch.terms[query], row, inverse_norm, product).high;
-  return high == high ? core::ascending_key(high) : core::ascending_key(__uint_as_float(0x7F800000u));
+/// The threads of a warpgroup meet.
+__device__ __forceinline__ void meet_group() {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + static_cast<int>(threadIdx.x) / kGroupThreads), "n"(kGroupThreads)
+               : "memory");
 }
 
-__device__ __forceinline__ void append_hit(const filter_args& args, filter_weights* weights, int column, int query,
-                                           const core::plane_row& row, float inverse_norm, std::uint32_t position,
-                                           std::int32_t product) {
-  if (query >= args.batch.count || position >= args.rows) return;
-  const std::uint32_t key = high_key(args, query, row, inverse_norm, product);
-  const std::uint32_t place = atomicAdd(args.lists.counts + query, 1u);
-  if (place < args.lists.capacity)
-    args.lists.keys[query * args.lists.capacity + place] = core::row_key(key, position);
-  else
-    weights[column] = weights_of_none();  // too many: the query will be searched in full
+/// Settles what the queries ask of a tile's rows.
+template <int N>
+__device__ __forceinline__ void ask(filter_shared<N>& shared, const row_test (&tests)[2]) {
+  const int group = threadIdx.x / kGroupThreads;
+  const int warp = threadIdx.x / kWarp;
+  const int first_warp = group * (kGroupThreads / kWarp);
+  // Positive numbers: their bits are in their order.
+  const unsigned residual = __reduce_max_sync(kFullWarp, __float_as_uint(fmaxf(tests[0].residual, tests[1].residual)));
+  const unsigned norm = __reduce_max_sync(kFullWarp, __float_as_uint(fmaxf(tests[0].norm, tests[1].norm)));
+  if (threadIdx.x % kWarp == 0) {
+    shared.largest[0][warp] = __uint_as_float(residual);
+    shared.largest[1][warp] = __uint_as_float(norm);
+  }
+  meet_group();
+  float largest[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int w = 0; w < kGroupThreads / kWarp; w++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) largest[i] = fmaxf(largest[i], shared.largest[i][first_warp + w]);
+  for (int column = threadIdx.x % kGroupThreads; column < N; column += kGroupThreads) {
+    const filter_weights weights = shared.weights[column];
+    asked_pair& pair = shared.asked[group][column / 2];
+    pair.asked[column % 2] = asked_of(weights, largest[0], largest[1]);
+    pair.square_weight[column % 2] = weights.square;
+  }
+  meet_group();
 }
 
 /// Element i of a thread's sums: its row of the pair, and its column.
 __device__ __forceinline__ int row_of_sum(int i) { return i / 2 % 2; }
 __device__ __forceinline__ int column_of_sum(int i, int lane) { return i / 4 * 8 + lane % 4 * 2 + i % 2; }
 
+/// Holds a hit to its own row's terms, and appends it.
+template <int N>
+__device__ __forceinline__ void append_hit(const filter_args& args, filter_shared<N>& shared, int first_query,
+                                           std::uint32_t block, int i, int lane, std::int32_t product) {
+  const int column = column_of_sum(i, lane);
+  const int query = first_query + column;
+  const int at = lane / 4 + 8 * row_of_sum(i);
+  const std::uint32_t position = block * core::kPlaneRows + at;
+  if (query >= args.batch.count || position >= args.rows) return;
+  const auto* terms = reinterpret_cast<const float*>(args.plane + block * args.block_bytes + args.codes_bytes) + at;
+  const float fourth = args.by == metric::inner_product ? 0.0f : terms[3 * core::kPlaneRows];
+  const core::plane_row row{terms[0], terms[core::kPlaneRows], terms[2 * core::kPlaneRows], fourth};
+  const float high = core::interval_of(args.by, args.batch.terms[query], row, fourth, product).high;
+  if (high < args.batch.targets[query]) return;
+  const std::uint32_t key = core::ascending_key(high == high ? high : __uint_as_float(0x7F800000u));
+  const std::uint32_t place = atomicAdd(args.lists.counts + query, 1u);
+  if (place < args.lists.capacity)
+    args.lists.keys[query * args.lists.capacity + place] = core::row_key(key, position);
+  else
+    shared.weights[column] = weights_of_none();  // too many: the query will be searched in full
+}
+
 /// Tests a tile's sums and appends the hits.
 template <int N>
-__device__ __forceinline__ void append_hits(const filter_args& args, filter_shared<N>& shared, const row_pair& pair,
-                                            const std::int32_t (&sums)[N / 2], int first_query) {
+__device__ __forceinline__ void append_hits(const filter_args& args, filter_shared<N>& shared,
+                                            const row_test (&tests)[2], const std::int32_t (&sums)[N / 2],
+                                            int first_query, std::uint32_t block) {
   const int lane = threadIdx.x % kWarp;
-  const row_test tests[2] = {test_of(pair.rows[0], pair.inverse_norms[0], args.by),
-                             test_of(pair.rows[1], pair.inverse_norms[1], args.by)};
   constexpr int kWords = (N / 2 + 31) / 32;
   std::uint32_t hits[kWords] = {};
   std::int32_t* slot = &shared.slots[0][threadIdx.x];
   std::int32_t* const last_slot = &shared.slots[kSlots][threadIdx.x];
-  filter_weights ahead[2] = {shared.weights[column_of_sum(0, lane)], shared.weights[column_of_sum(1, lane)]};
+  const asked_pair* asked = shared.asked[threadIdx.x / kGroupThreads] + lane % 4;
+  asked_pair ahead = asked[0];
 #pragma unroll
   for (int i = 0; i < N / 2; i += 4) {
-    const filter_weights weights[2] = {ahead[0], ahead[1]};
+    const asked_pair pair = ahead;
+    if (i + 4 < N / 2) ahead = asked[i + 4];  // the stores below would hold up loads that come after them
 #pragma unroll
-    for (int c = 0; c < 2; c++)  // the stores below would hold up loads that come after them
-      if (i + 4 < N / 2) ahead[c] = shared.weights[column_of_sum(i + 4 + c, lane)];
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const int at = i + 2 * r + c;
-        if (!(__int_as_float(sums[at]) < least_value(weights[c], tests[r]))) {
-          *slot = sums[at];
-          slot += kThreads;
-          hits[at / 32] |= 1u << at % 32;
-        }
+    for (int j = 0; j < 4; j++) {
+      const int at = i + j;
+      const float least = least_value(pair.asked[j % 2], pair.square_weight[j % 2], tests[j / 2]);
+      if (!(__int_as_float(sums[at]) < least)) {
+        *slot = sums[at];
+        slot += kThreads;
+        hits[at / 32] |= 1u << at % 32;
       }
     }
     slot = slot < last_slot ? slot : last_slot;
@@ -201,12 +249,7 @@ __device__ __forceinline__ void append_hits(const filter_args& args, filter_shar
     for (int i = 0; i < N / 2; i++) copy[i] = sums[i];
 #pragma unroll 1
     for (int i = 0; i < N / 2; i++) {
-      if (hits[0] >> i % 32 & 1u) {
-        const int r = row_of_sum(i);
-        const int column = column_of_sum(i, lane);
-        append_hit(args, shared.weights, column, first_query + column, pair.rows[r], pair.inverse_norms[r],
-                   pair.first + 8 * r, copy[i] - kOriginBits);
-      }
+      if (hits[0] >> i % 32 & 1u) append_hit(args, shared, first_query, block, i, lane, copy[i] - kOriginBits);
       if (i % 32 == 31) {
 #pragma unroll
         for (int w = 0; w + 1 < kWords; w++) hits[w] = hits[w + 1];
@@ -214,61 +257,112 @@ __device__ __forceinline__ void append_hits(const filter_args& args, filter_shar
     }
     return;
   }
-  // The slots hold sums in the order of i within each group of four, columns first: the order of the test above.
-  slot = &shared.slots[0][threadIdx.x];
-#pragma unroll 1
+  // A warp's hits side by side, so that all lanes work on them.
+  int before = found;
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int other = __shfl_up_sync(kFullWarp, before, offset);
+    if (lane >= offset) before += other;
+  }
+  const int total = __shfl_sync(kFullWarp, before, kWarp - 1);
+  std::uint16_t* const list = shared.hits[threadIdx.x / kWarp];
+  std::uint16_t* to = list + before - found;
+  std::uint32_t code = lane * kSlots * (N / 2);
+#pragma unroll
   for (int w = 0; w < kWords; w++) {
 #pragma unroll 1
-    while (hits[0] != 0) {
-      const int low = __ffs(static_cast<int>(hits[0])) - 1;
-      const int group = low & ~3;
-      const std::uint32_t four = hits[0] >> group & 15u;
-      // Order of the test: 0, 2, 1, 3.
-      const int in_group = four & 1u ? 0 : four & 4u ? 2 : four & 2u ? 1 : 3;
-      const int i = group + in_group;
-      hits[0] &= ~(1u << i);
-      const int at = 32 * w + i;
-      const int r = row_of_sum(at);
-      const int column = column_of_sum(at, lane);
-      append_hit(args, shared.weights, column, first_query + column, r ? pair.rows[1] : pair.rows[0],
-                 pair.inverse_norms[r], pair.first + 8 * r, *slot - kOriginBits);
-      slot += kThreads;
+    for (std::uint32_t left = hits[w]; left != 0; left &= left - 1) {
+      *to++ = static_cast<std::uint16_t>(code + 32 * w + __ffs(static_cast<int>(left)) - 1);
+      code += N / 2;  // the next slot
     }
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int h = lane; h < total; h += kWarp) {
+    const std::uint32_t hit = list[h];
+    const int owner = static_cast<int>(hit / (kSlots * (N / 2)));
+    const std::int32_t value = shared.slots[hit / (N / 2) % kSlots][threadIdx.x - lane + owner];
+    append_hit(args, shared, first_query, block, static_cast<int>(hit % (N / 2)), owner, value - kOriginBits);
+  }
+  __syncwarp();
+}
+
+/// A row's merit, or nearly, as a key whose last bits tell the row: which of `merged` tiles, and which of its 16.
+constexpr std::uint32_t kRowBits = 6;
+static_assert(kMaxMerged * core::kPlaneRows == 1u << kRowBits);
+
+/// The best of a block's 16 rows, for each column; lane l gets columns best_column(l, 0), ...
+template <int N>
+inline constexpr int kBestColumns = N >= 32 ? N / 32 : 1;
+
+template <int N>
+__device__ __forceinline__ int best_column(int lane, int i) {
+  int index = i;
+  int count = N / 4;
 #pragma unroll
-    for (int v = 0; v + 1 < kWords; v++) hits[v] = hits[v + 1];
+  for (int offset = kWarp / 2; offset >= 4; offset /= 2) {
+    if (count > 1) {
+      count /= 2;
+      index += lane & offset ? count : 0;
+    }
+  }
+  return index / 2 * 8 + lane % 4 * 2 + index % 2;
+}
+
+template <int N, int Count, int Offset>
+__device__ __forceinline__ void best_across_lanes(std::uint32_t (&keys)[N / 4], int lane) {
+  if constexpr (Offset >= 4) {
+    if constexpr (Count > 1) {
+      const bool upper = lane & Offset;
+#pragma unroll
+      for (int i = 0; i < Count / 2; i++) {
+        const std::uint32_t keep = upper ? keys[i + Count / 2] : keys[i];
+        const std::uint32_t give = upper ? keys[i] : keys[i + Count / 2];
+        keys[i] = max(keep, __shfl_xor_sync(kFullWarp, give, Offset));
+      }
+      best_across_lanes<N, Count / 2, Offset / 2>(keys, lane);
+    } else {
+      keys[0] = max(keys[0], __shfl_xor_sync(kFullWarp, keys[0], Offset));
+      best_across_lanes<N, 1, Offset / 2>(keys, lane);
+    }
   }
 }
 
-/// The largest lower end of each block of 16 rows, for every column.
 template <int N>
-__device__ __forceinline__ void store_maxima(const filter_args& args, const row_pair& pair,
-                                             const std::int32_t (&sums)[N / 2], int first_query, std::int64_t block) {
+__device__ __forceinline__ void raise_best(const filter_args& args, const filter_shared<N>& shared,
+                                           const row_pair& pair, const std::int32_t (&sums)[N / 2],
+                                           std::uint32_t merged, std::uint32_t (&best)[kBestColumns<N>]) {
   const int lane = threadIdx.x % kWarp;
-#pragma unroll 1
+  std::uint32_t keys[N / 4];
+  float scales[2];
+  std::uint32_t rows[2];
+  bool known[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    known[r] = pair.first + 8 * r < args.rows && pair.rows[r].residual < __uint_as_float(0x7F800000u) &&
+               !(pair.inverse_norms[r] < 0.0f);
+    scales[r] = args.by == metric::cosine ? __fmul_rn(pair.rows[r].scale, pair.inverse_norms[r]) : pair.rows[r].scale;
+    rows[r] = merged * core::kPlaneRows + lane / 4 + 8 * r;
+  }
+#pragma unroll
   for (int i = 0; i < N / 2; i += 4) {
-    std::int32_t four[4];
-#pragma unroll
-    for (int j = 0; j < N / 2; j += 4)
-      if (j == i) {
-#pragma unroll
-        for (int c = 0; c < 4; c++) four[c] = sums[j + c];
-      }
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      const int query = first_query + column_of_sum(i + c, lane);
-      std::uint32_t best = 0;
+      const float square_weight = shared.weights[column_of_sum(i + c, lane)].square;
+      std::uint32_t key = 0;
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float low = core::interval_of(args.by, args.batch.terms[query], pair.rows[r], pair.inverse_norms[r],
-                                            four[2 * r + c] - kOriginBits)
-                              .low;
-        if (low == low && pair.first + 8 * r < args.rows) best = max(best, core::ascending_key(low));
+        const float product = __fmul_rn(__fsub_rn(__int_as_float(sums[i + 2 * r + c]), kOrigin), scales[r]);
+        const float merit = __fmaf_rn(-square_weight, pair.rows[r].square, product);
+        const std::uint32_t mine = (core::ascending_key(merit) & ~((1u << kRowBits) - 1u)) | rows[r];
+        key = known[r] ? max(key, mine) : key;
       }
-#pragma unroll
-      for (int offset = 4; offset < kWarp; offset *= 2) best = max(best, __shfl_xor_sync(kFullWarp, best, offset));
-      if (lane < 4 && query < args.batch.count) args.maxima[query * args.maxima_stride + block] = best;
+      keys[i / 2 + c] = key;
     }
   }
+  best_across_lanes<N, N / 4, kWarp / 2>(keys, lane);
+#pragma unroll
+  for (int i = 0; i < kBestColumns<N>; i++) best[i] = max(best[i], keys[i]);
 }
 
 template <int N, bool Sample>
@@ -307,8 +401,13 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
   barrier_wait(&shared.barrier, 0);
   const std::uint64_t described = describe_columns(shared_address(columns));
 
-  for (; i < args.tiles; i += workers) {
-    const row_pair pair = load_rows(args, tile_at(i, args.choice), blocks);
+  row_pair pair = load_rows(args, i < args.tiles ? tile_at(i, args.choice) : 0, blocks);
+  std::uint32_t best[kBestColumns<N>] = {};
+  std::uint32_t visits = 0;
+  for (; Sample ? visits * workers < args.tiles : i < args.tiles; i += workers) {
+    const row_test tests[2] = {test_of(pair.rows[0], pair.inverse_norms[0], args.by),
+                               test_of(pair.rows[1], pair.inverse_norms[1], args.by)};
+    if constexpr (!Sample) ask(shared, tests);
     std::int32_t sums[N / 2];
 #pragma unroll
     for (int s = 0; s < N / 2; s++) sums[s] = kOriginBits;
@@ -328,15 +427,30 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
       }
     }
     products_wait<0>();
-    const std::uint32_t next = i + workers;
-    if (next < args.tiles) from = codes_of(tile_at(next, args.choice));
+    const std::uint32_t next = min(i + workers, args.tiles - 1);
+    from = codes_of(tile_at(next, args.choice));
 #pragma unroll
     for (int c = 0; c + 1 < kHeld; c++) load_chunk(codes[c], from, c, args.steps);
-    if constexpr (Sample)
-      store_maxima<N>(args, pair, sums, first_query,
-                      static_cast<std::int64_t>(i) * (kFilterRows / core::kPlaneRows) + warp);
-    else
-      append_hits<N>(args, shared, pair, sums, first_query);
+    const row_pair now = pair;
+    pair = load_rows(args, tile_at(next, args.choice), blocks);
+    if (next + workers < args.tiles && lane == 0)
+      prefetch_bytes(codes_of(tile_at(next + workers, args.choice)), static_cast<std::uint32_t>(args.block_bytes));
+    if constexpr (Sample) {
+      if (i < args.tiles) raise_best<N>(args, shared, now, sums, visits % args.merged, best);
+      visits++;
+      if (visits % args.merged == 0 || visits * workers >= args.tiles) {
+        const std::int64_t group =
+            ((visits - 1) / args.merged * workers + i % workers) * (kGroupThreads / kWarp) + warp;
+#pragma unroll
+        for (int c = 0; c < kBestColumns<N>; c++) {
+          const int query = first_query + best_column<N>(lane, c);
+          if (query < args.batch.count) args.maxima[query * args.maxima_stride + group] = best[c];
+          best[c] = 0;
+        }
+      }
+    } else {
+      append_hits<N>(args, shared, tests, sums, first_query, now.first / core::kPlaneRows);
+    }
   }
 }
 
@@ -357,26 +471,32 @@ filter_args args_of(const core::flat_corpus& corpus, const filter_batch& batch, 
   return args;
 }
 
+/// Warpgroups that share a column tile's rows.
+template <int N, bool Sample>
+std::uint32_t workers_of(const filter_args& args, int multiprocessors) {
+  const int blocks = blocks_per_multiprocessor(filter_kernel<N, Sample>, kThreads, shared_bytes<N>(args.chunks),
+                                               "preparing the filter");
+  const std::uint32_t wanted = (args.tiles + kGroups - 1) / kGroups;
+  return std::min<std::uint32_t>(wanted, std::max(1, blocks * multiprocessors / args.column_tiles)) * kGroups;
+}
+
 template <int N, bool Sample>
 void launch_tile(cudaStream_t stream, const filter_args& args, int multiprocessors, const char* what) {
-  const std::int64_t bytes = shared_bytes<N>(args.chunks);
-  const int blocks = blocks_per_multiprocessor(filter_kernel<N, Sample>, kThreads, bytes, what);
-  const std::int64_t wanted = (args.tiles + kGroups - 1) / kGroups;
-  const std::int64_t workers = std::max(1, blocks * multiprocessors / args.column_tiles);
   launch(filter_kernel<N, Sample>,
-         {.grid = dim3(static_cast<unsigned>(std::min(wanted, workers) * args.column_tiles)),
+         {.grid = dim3(workers_of<N, Sample>(args, multiprocessors) / kGroups * args.column_tiles),
           .threads = kThreads,
-          .shared_bytes = bytes},
+          .shared_bytes = shared_bytes<N>(args.chunks)},
          stream, args, what);
 }
 
-template <bool Sample>
-void launch_any(cudaStream_t stream, const filter_args& args, int multiprocessors, const char* what) {
-  switch (args.batch.tile) {
-    case 16: return launch_tile<16, Sample>(stream, args, multiprocessors, what);
-    case 64: return launch_tile<64, Sample>(stream, args, multiprocessors, what);
-    case 128: return launch_tile<128, Sample>(stream, args, multiprocessors, what);
-    default: return launch_tile<256, Sample>(stream, args, multiprocessors, what);
+/// Calls f with the number of columns of a tile as a constant.
+template <class F>
+auto with_tile(int tile, F&& f) {
+  switch (tile) {
+    case 16: return f(std::integral_constant<int, 16>{});
+    case 64: return f(std::integral_constant<int, 64>{});
+    case 128: return f(std::integral_constant<int, 128>{});
+    default: return f(std::integral_constant<int, 256>{});
   }
 }
 
@@ -392,24 +512,40 @@ int widest_column_tile(std::int64_t dim) {
 
 std::int64_t tiles_visited(std::int64_t rows, tile_choice choice) {
   const std::int64_t tiles = (rows + kFilterRows - 1) / kFilterRows;
-  const std::int64_t chosen = (tiles + choice.every - 1) / choice.every;
-  return choice.others ? tiles - chosen : chosen;
+  return (tiles + choice.every - 1) / choice.every;
+}
+
+sample_plan plan_filter_sample(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice,
+                               std::int64_t max_groups, int multiprocessors) {
+  const filter_args args = args_of(corpus, batch, choice);
+  const std::uint32_t workers =
+      with_tile(batch.tile, [&](auto n) { return workers_of<decltype(n)::value, true>(args, multiprocessors); });
+  const std::uint32_t visits = (args.tiles + workers - 1) / workers;
+  constexpr std::uint32_t kWarpsOfGroup = kGroupThreads / kWarp;
+  sample_plan plan{choice, workers, 1, 0};
+  if (visits * workers * kWarpsOfGroup > max_groups) plan.merged = kMaxMerged;
+  plan.groups = (visits + plan.merged - 1) / plan.merged * workers * kWarpsOfGroup;
+  return plan;
 }
 
 void launch_filter_sample(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
-                          tile_choice choice, std::uint32_t* maxima, std::int64_t blocks, int multiprocessors) {
-  filter_args args = args_of(corpus, batch, choice);
+                          const sample_plan& plan, std::uint32_t* maxima, int multiprocessors) {
+  filter_args args = args_of(corpus, batch, plan.choice);
   args.maxima = maxima;
-  args.maxima_stride = blocks;
-  launch_any<true>(stream, args, multiprocessors, "launching the filter's sample");
+  args.maxima_stride = plan.groups;
+  args.merged = static_cast<std::int32_t>(plan.merged);
+  with_tile(batch.tile, [&](auto n) {
+    launch_tile<decltype(n)::value, true>(stream, args, multiprocessors, "launching the filter's sample");
+  });
 }
 
-void launch_filter(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice,
+void launch_filter(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
                    const candidate_lists& lists, int multiprocessors) {
-  filter_args args = args_of(corpus, batch, choice);
-  if (args.tiles == 0) return;
+  filter_args args = args_of(corpus, batch, {});
   args.lists = lists;
-  launch_any<false>(stream, args, multiprocessors, "launching the filter");
+  with_tile(batch.tile, [&](auto n) {
+    launch_tile<decltype(n)::value, false>(stream, args, multiprocessors, "launching the filter");
+  });
 }
 
 }  // namespace shortlist::cuda

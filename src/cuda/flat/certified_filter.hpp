@@ -29,34 +29,57 @@ struct filter_batch {
   const unsigned char* columns = nullptr;    ///< [tiles][chunks][tile][128] codes, see column_byte_at
   const core::query_terms* terms = nullptr;  ///< [padded to whole tiles]
   const filter_weights* weights = nullptr;   ///< [padded to whole tiles]
+  const float* targets = nullptr;            ///< [padded to whole tiles] the merits to be reached
   std::int32_t count = 0;                    ///< queries
   std::int32_t tile = 0;                     ///< columns of a tile: one of kColumnTiles
   std::int32_t dim = 0;
 };
 
-/// Which row tiles of kFilterRows rows a launch visits: every `every`-th, or all but those.
+/// Which row tiles of kFilterRows rows a launch visits: every `every`-th.
 struct tile_choice {
   std::uint32_t every = 1;
-  bool others = false;
 };
 
 inline constexpr int kFilterRows = 64;
+inline constexpr std::uint32_t kMaxMerged = 4;  ///< tiles whose maxima become one, at most
 inline constexpr int kColumnTiles[] = {16, 64, 128, 256};
 
 /// The widest tile of columns that fits shared memory at this dim; 0 if none does.
 int widest_column_tile(std::int64_t dim);
 
-/// For every query and block of 16 rows visited, the key (core::ascending_key) of the largest lower end of a row's
-/// interval, or 0: maxima[query * blocks + i], i counting the blocks visited.
-void launch_filter_sample(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
-                          tile_choice choice, std::uint32_t* maxima, std::int64_t blocks, int multiprocessors);
-
-/// Appends core::row_key(key of the interval's upper end, position) to a query's list for every visited row whose upper
-/// end may reach the target. Counts go on past the capacity; what does not fit is not stored.
-void launch_filter(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice,
-                   const candidate_lists& lists, int multiprocessors);
-
 /// How many row tiles a choice visits of a corpus.
 std::int64_t tiles_visited(std::int64_t rows, tile_choice choice);
+
+/// How a sample of rows becomes maxima of groups of them: up to `merged` tiles' blocks of 16 rows at a time.
+struct sample_plan {
+  tile_choice choice;
+  std::uint32_t workers = 0;  ///< warpgroups that take turns with the tiles
+  std::uint32_t merged = 1;
+  std::uint32_t groups = 0;
+
+#ifdef __CUDACC__
+  /// The position of the row that a group's maximum belongs to; `key` is not 0.
+  __device__ std::uint32_t position_of(std::uint32_t group, std::uint32_t key) const {
+    constexpr std::uint32_t kBlocks = kFilterRows / core::kPlaneRows;
+    const std::uint32_t worker = group / kBlocks % workers;
+    const std::uint32_t visit = group / kBlocks / workers * merged + key / core::kPlaneRows % kMaxMerged;
+    return (visit * workers + worker) * choice.every * kFilterRows + group % kBlocks * core::kPlaneRows +
+           key % core::kPlaneRows;
+  }
+#endif
+};
+
+sample_plan plan_filter_sample(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice,
+                               std::int64_t max_groups, int multiprocessors);
+
+/// maxima[query, plan.groups]: of each group, about the best merit's key, whose last bits tell the row; 0 if nothing is
+/// known of any of its rows.
+void launch_filter_sample(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
+                          const sample_plan& plan, std::uint32_t* maxima, int multiprocessors);
+
+/// Appends core::row_key(key of the interval's upper end, position) to a query's list for every row whose upper end
+/// reaches the target. Counts go on past the capacity; what does not fit is not stored.
+void launch_filter(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
+                   const candidate_lists& lists, int multiprocessors);
 
 }  // namespace shortlist::cuda
