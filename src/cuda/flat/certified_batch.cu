@@ -11,12 +11,12 @@
 
 #include "core/certified.hpp"
 #include "core/order.hpp"
-#include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/matrix_bytes.cuh"
+#include "cuda/device/score.cuh"
 #include "cuda/flat/certified_batch.hpp"
 #include "cuda/flat/certified_filter.hpp"
-#include "cuda/flat/rescore.cuh"
+#include "cuda/flat/certified_refine.hpp"
 #include "cuda/flat/select.hpp"
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/launch.cuh"
@@ -26,8 +26,6 @@ namespace {
 
 constexpr std::int64_t kMaxBatch = 1024;
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxCluster = 8;
 constexpr std::int64_t kSampleRows = 32768;      // at least
 constexpr std::int64_t kSampleRowsPerK = 650;    // at least
 constexpr std::int64_t kMaxSampleRows = 262144;  // at most
@@ -38,66 +36,21 @@ constexpr std::int64_t kListRows = 16384;  // places of a list, at least
 constexpr std::int64_t kListRowsPerK = 24;
 constexpr std::int64_t kScoredRows = 4096;  // rows of a query whose scores are computed, at most
 constexpr std::int64_t kScoredRowsPerK = 12;
-constexpr std::int64_t kFewInFull = 32;  // queries that are searched in full together
-constexpr std::int64_t kSomeInFull = 128;
-constexpr double kWeightPad = 0x1p-19;  // see docs/certified.md, section 9
-constexpr double kCosinePad = 0x1p-70;
+constexpr std::int64_t kFewInFull = 64;  // queries that are searched in full together
 constexpr float kLeastScale = 0x1p-50f;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-/// What is known of a query besides its terms.
-struct query_state {
-  std::uint32_t scored;   // keys in the query's list of scores
-  std::uint32_t in_full;  // 1: to be searched without the plane
-};
-
-struct batch_memory {
-  certified_counters* counters;
-  unsigned char* columns;
-  core::query_terms* terms;
-  filter_weights* weights;
-  float* targets;
-  query_state* states;
-  std::uint32_t* maxima;
-  candidate_lists candidates;  // upper ends
-  candidate_lists scored;      // scores
-  std::uint32_t* full_count;
-  std::uint32_t* full_queries;  // which queries are searched in full
-  float* gathered;              // their vectors
-  float* full_scores;
-  std::int64_t* full_ids;
-};
-
-__device__ __forceinline__ float padded_weight(double value, double direction) {
-  return static_cast<float>(value + direction * kWeightPad * fabs(value));
-}
-
-/// What target the test of a row aims at, for a merit to be reached.
-__device__ float target_weight(metric by, const core::query_terms& terms, float merit) {
-  const float infinity = __uint_as_float(0x7F800000u);
-  if (!(merit > -infinity)) return -infinity;
-  const double scale = terms.scale;
-  double target = merit;
-  if (by == metric::l2) {
-    target = (target + terms.square - static_cast<double>(terms.floor)) / (2.0 * scale);
-  } else if (by == metric::cosine) {
-    target = (target - kWeightPad * fabs(target) - kCosinePad) / terms.inverse_norm / scale;
-  } else {
-    target /= scale;
-  }
-  const float padded = padded_weight(target, -1.0);
-  return padded < infinity ? padded : -infinity;
-}
+__device__ float padded_weight(double value) { return static_cast<float>(value - kWeightPad * fabs(value)); }
 
 __device__ filter_weights weights_of(metric by, const core::query_terms& terms) {
   const double scale = terms.scale;
   const double unit = by == metric::l2 ? 2.0 * scale : scale;
   filter_weights weights;
   weights.target = -__uint_as_float(0x7F800000u);
-  weights.residual = padded_weight(-static_cast<double>(terms.residual_weight) / unit, -1.0);
-  weights.norm = padded_weight(-static_cast<double>(terms.norm_weight) / unit, -1.0);
-  weights.square = by == metric::l2 ? padded_weight((1.0 - terms.square_weight) / unit, -1.0) : 0.0f;
+  weights.residual = padded_weight(-static_cast<double>(terms.residual_weight) / unit);
+  weights.norm = padded_weight(-static_cast<double>(terms.norm_weight) / unit);
+  weights.square = by == metric::l2 ? padded_weight((1.0 - terms.square_weight) / unit) : 0.0f;
   return weights;
 }
 
@@ -126,7 +79,8 @@ __device__ double block_total(double value, double* totals) {
   return value;
 }
 
-/// A query becomes a column of codes; one block a query. Thread j owns the elements of the canonical partial sum p[j].
+/// A query becomes a column of negated codes; one block a query. Thread j owns the elements of the canonical partial
+/// sum p[j].
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ prepare_args args) {
   __shared__ double totals[kPrepareThreads / kWarp];
   __shared__ float partial[core::kPartialSums];
@@ -168,7 +122,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
       const double residual = static_cast<double>(x[i]) - static_cast<double>(scale) * code;
       residual_squares += residual * residual;
     }
-    column[column_byte_at(args.tile, in_tile, i)] = static_cast<unsigned char>(static_cast<signed char>(code));
+    column[column_byte_at(args.tile, in_tile, i)] = static_cast<unsigned char>(static_cast<signed char>(-code));
   }
   residual_squares = block_total(residual_squares, totals);
   if (threadIdx.x != 0) return;
@@ -184,177 +138,6 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
   if (!real) return;
   args.memory.states[query] = {0, certifiable ? 0u : 1u};
   args.memory.candidates.counts[query] = 0;
-  args.memory.scored.cursors[2 * query] = 0;
-  args.memory.scored.cursors[2 * query + 1] = 0;
-}
-
-struct refine_args {
-  batch_memory memory;
-  const unsigned char* rows;
-  std::int64_t row_stride_bytes;
-  const float* inverse_norms;
-  const float* queries;
-  std::int64_t query_stride;
-  std::int32_t dim;
-  std::int32_t kept;
-  std::int32_t last;  // 0: the candidates are the sample's maxima
-  sample_plan sample;
-  metric by;
-};
-
-struct alignas(16) refine_shared {
-  select_scratch<kThreads> select;
-  std::uint32_t entered;
-  std::uint32_t worst_key;
-};
-
-/// Calls f(key, index) for this thread's share of a query's candidates: keys whose order is that of upper ends or, in
-/// the sample, of estimates.
-template <class F>
-__device__ __forceinline__ void visit_candidates(const refine_args& args, std::int64_t query, std::uint32_t n, F&& f) {
-  if (args.last) {
-    const std::uint64_t* list = args.memory.candidates.keys + query * args.memory.candidates.capacity;
-#pragma unroll 4
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(list[i], i);
-  } else {
-    const std::uint32_t* maxima = args.memory.maxima + query * args.sample.groups;
-#pragma unroll 4
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
-      const std::uint32_t key = maxima[i];
-      f(key == 0 ? core::kNoRow : core::row_key(key, i), i);
-    }
-  }
-}
-
-/// Moves every candidate that reaches the cut to the list of scores. @returns its new length, which may exceed the
-/// capacity: then the list is not complete.
-__device__ std::uint32_t move_candidates(const refine_args& args, std::int64_t query, std::uint32_t n,
-                                         std::uint64_t cut, std::uint32_t scored, refine_shared& shared) {
-  const candidate_lists& to = args.memory.scored;
-  if (threadIdx.x == 0) shared.entered = scored;
-  __syncthreads();
-  visit_candidates(args, query, n, [&](std::uint64_t key, std::uint32_t index) {
-    if (key == core::kNoRow || key < cut) return;
-    const std::uint32_t place = atomicAdd(&shared.entered, 1u);
-    if (args.last)
-      args.memory.candidates.keys[query * args.memory.candidates.capacity + index] = core::kNoRow;
-    else
-      key = core::row_key(0, args.sample.position_of(index, core::key_of(key)));
-    if (place < to.capacity) to.keys[query * to.capacity + place] = key;
-  });
-  __syncthreads();
-  return shared.entered;
-}
-
-/// Replaces the upper ends of scored[first, last) by scores; all blocks of the cluster. Known to the whole grid after
-/// the next cluster_sync.
-template <element_type E, bool L2>
-__device__ __forceinline__ void score_moved(const refine_args& args, std::int64_t query, std::uint32_t first,
-                                            std::uint32_t last, const float* query_vector, float query_inverse_norm,
-                                            refine_shared& shared) {
-  std::uint64_t* list = args.memory.scored.keys + query * args.memory.scored.capacity;
-  const int lane = threadIdx.x % kWarp;
-  const std::uint32_t warps = cluster_size() * kWarps;
-  for (std::uint32_t at = first + (cluster_rank() * kWarps + threadIdx.x / kWarp); at < last;
-       at += kRescoredRows * warps) {
-    const unsigned char* rows[kRescoredRows];
-    std::uint32_t positions[kRescoredRows];
-#pragma unroll
-    for (int r = 0; r < kRescoredRows; r++) {
-      positions[r] = core::position_of(list[min(at + r * warps, last - 1)]);
-      rows[r] = args.rows + positions[r] * args.row_stride_bytes;
-    }
-    const float sum = sum_of_rows<E, L2>(rows, args.row_stride_bytes, query_vector, lane);
-    const int mine = finished_row<kWarp, kRescoredRows>(lane);
-    if (leads_finished_row<kWarp, kRescoredRows>(lane) && at + mine * warps < last) {
-      std::uint32_t position = positions[0];
-#pragma unroll
-      for (int r = 1; r < kRescoredRows; r++) position = mine == r ? positions[r] : position;
-      const float inverse_norm = args.by == metric::cosine ? args.inverse_norms[position] : 0.0f;
-      const std::uint32_t key = core::score_key(score_of(sum, args.by, query_inverse_norm, inverse_norm), args.by);
-      list[at + mine * warps] = core::row_key(key, position);
-      atomicMin(of_block(&shared.worst_key, 0), key);
-    }
-  }
-}
-
-/// One query a cluster: raises its target by the scores of its best candidates, and at last scores all that reach it.
-template <element_type E, bool L2>
-__global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant__ refine_args args) {
-  auto& shared = *reinterpret_cast<refine_shared*>(dynamic_shared());
-  auto* query_vector = reinterpret_cast<float*>(dynamic_shared() + sizeof(refine_shared));
-  const std::int64_t query = blockIdx.x / cluster_size();
-  const batch_memory& memory = args.memory;
-  query_state& state = memory.states[query];
-  const bool leads = cluster_rank() == 0;
-  const std::uint32_t n = args.last ? memory.candidates.counts[query] : args.sample.groups;
-  const std::uint32_t k = args.kept;
-  std::uint64_t* scored = memory.scored.keys + query * memory.scored.capacity;
-  const bool in_full = state.in_full || (args.last && n > memory.candidates.capacity);
-  const float query_inverse_norm = memory.terms[query].inverse_norm;
-
-  const int padded = (args.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
-  for (int i = threadIdx.x; i < padded; i += kThreads)
-    query_vector[i] = i < args.dim ? args.queries[query * args.query_stride + i] : core::kQueryPadding;
-  if (threadIdx.x == 0) shared.worst_key = ~0u;
-  __syncthreads();
-
-  // The best k candidates.
-  if (!in_full && leads) {
-    const auto visit = [&](auto f) {
-      visit_candidates(args, query, n, [&](std::uint64_t key, std::uint32_t) { f(key); });
-    };
-    const std::uint64_t cut = n > k ? block_cut_radix<kThreads>(visit, k, shared.select) : 1;
-    const std::uint32_t moved = move_candidates(args, query, n, cut, 0, shared);
-    if (threadIdx.x == 0) state.scored = moved;
-  }
-  cluster_sync();
-  std::uint32_t after = 0;
-  if (!in_full) {
-    after = *const_cast<volatile std::uint32_t*>(&state.scored);
-    score_moved<E, L2>(args, query, 0, after, query_vector, query_inverse_norm, shared);
-  }
-  cluster_sync();
-  const std::uint32_t target_key = leads && after >= k ? shared.worst_key : core::kNanKey;
-  if (!args.last) {
-    if (!leads || threadIdx.x != 0) return;
-    if (in_full) {
-      memory.weights[query] = weights_of_none();
-    } else if (target_key != core::kNanKey) {
-      const float target = core::from_ascending_key(target_key);
-      memory.targets[query] = target;
-      memory.weights[query].target = target_weight(args.by, memory.terms[query], target);
-    }
-    return;
-  }
-
-  // All that reach the target.
-  std::uint32_t total = after;
-  if (!in_full && leads) {
-    total = move_candidates(args, query, n, core::row_key(target_key, ~0u), after, shared);
-    if (threadIdx.x == 0) state.scored = total;
-  }
-  cluster_sync();
-  const bool too_many = !in_full && *const_cast<volatile std::uint32_t*>(&state.scored) > memory.scored.capacity;
-  if (!in_full && !too_many)
-    score_moved<E, L2>(args, query, after, *const_cast<volatile std::uint32_t*>(&state.scored), query_vector,
-                       query_inverse_norm, shared);
-  cluster_sync();
-  if (!leads) return;
-  if (in_full || too_many) {
-    for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) scored[i] = core::row_key(0, i);  // a valid list
-    total = k;
-  }
-  if (threadIdx.x == 0) {
-    memory.scored.counts[query] = total;
-    if (in_full || too_many) {
-      state.in_full = 1;
-      atomicAdd(&memory.counters->full_queries, 1ull);
-    } else {
-      atomicAdd(&memory.counters->certified_queries, 1ull);
-      atomicAdd(&memory.counters->rescored, static_cast<unsigned long long>(total));
-    }
-  }
 }
 
 /// Which queries are to be searched in full. One block; a batch has at most as many queries as it has threads.
@@ -384,18 +167,6 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t i = threadIdx.x; i < k; i += kThreads) {
     scores[query * k + i] = memory.full_scores[blockIdx.x * k + i];
     ids[query * k + i] = memory.full_ids[blockIdx.x * k + i];
-  }
-}
-
-template <class F>
-void with_row_type(const core::flat_corpus& corpus, F&& f) {
-  const bool l2 = corpus.metric == metric::l2;
-  switch (corpus.type) {
-    case element_type::f16:
-      return l2 ? f(refine_kernel<element_type::f16, true>) : f(refine_kernel<element_type::f16, false>);
-    case element_type::bf16:
-      return l2 ? f(refine_kernel<element_type::bf16, true>) : f(refine_kernel<element_type::bf16, false>);
-    default: return l2 ? f(refine_kernel<element_type::f32, true>) : f(refine_kernel<element_type::f32, false>);
   }
 }
 
@@ -432,16 +203,12 @@ batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::i
   memory.targets = carve.take<float>(padded);
   memory.states = carve.take<query_state>(padded);
   memory.candidates.counts = carve.take<std::uint32_t>(padded);
-  memory.scored.counts = carve.take<std::uint32_t>(padded);
-  memory.scored.least_keys = carve.take<std::uint32_t>(padded);
-  memory.scored.cursors = carve.take<std::uint32_t>(2 * padded);
   memory.full_scores = carve.take<float>(batch * k);
   memory.full_ids = carve.take<std::int64_t>(batch * k);
   memory.candidates.capacity = list_capacity(k);
   memory.candidates.keys = carve.take<std::uint64_t>(batch * memory.candidates.capacity);
   memory.scored.capacity = scored_capacity(k);
   memory.scored.keys = carve.take<std::uint64_t>(batch * memory.scored.capacity);
-  memory.scored.spare = carve.take<std::uint64_t>(batch * k);
   memory.maxima = carve.take<std::uint32_t>(batch * kMaxSampleGroups);
   memory.columns = carve.take<unsigned char>(padded * round_up(dim, kColumnChunk));
   memory.gathered = carve.take<float>(batch * dim);
@@ -490,39 +257,11 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
       corpus, batch, choice, std::clamp(kSampleGroupsPerK * kept, kFewSampleGroups, kMaxSampleGroups), multiprocessors);
   launch_filter_sample(stream, corpus, batch, sample, memory.maxima, multiprocessors);
 
-  refine_args refine{};
-  refine.memory = memory;
-  refine.rows = static_cast<const unsigned char*>(corpus.rows);
-  refine.row_stride_bytes = corpus.row_stride_bytes;
-  refine.inverse_norms = corpus.inverse_norms;
-  refine.queries = request.queries;
-  refine.query_stride = request.query_stride;
-  refine.dim = batch.dim;
-  refine.kept = static_cast<std::int32_t>(kept);
-  refine.sample = sample;
-  refine.by = corpus.metric;
-  int cluster = 1;
-  while (cluster < kMaxCluster && 2 * cluster * static_cast<int>(queries) <= 2 * multiprocessors) cluster *= 2;
-  const launch_shape refine_shape{
-      .grid = dim3(queries * static_cast<unsigned>(cluster)),
-      .threads = kThreads,
-      .shared_bytes = static_cast<std::int64_t>(sizeof(refine_shared)) +
-                      round_up(corpus.dim, core::kPartialSums) * static_cast<std::int64_t>(sizeof(float)),
-      .cluster = cluster};
   candidate_lists candidates = memory.candidates;
   candidates.queries = batch.count;
-  const auto launch_refine = [&](bool last) {
-    refine.last = last;
-    with_row_type(corpus, [&](auto kernel) { launch(kernel, refine_shape, stream, refine, "launching the scores"); });
-  };
-  launch_refine(false);
+  launch_refine(stream, memory, corpus, request, sample, false, multiprocessors);
   launch_filter(stream, corpus, batch, candidates, multiprocessors);
-  launch_refine(true);
-  candidate_lists scored = memory.scored;
-  scored.queries = batch.count;
-  scored.kept = static_cast<std::int32_t>(kept);
-  launch_prune(stream, scored, 2 * kept);
-  launch_results(stream, scored, corpus, request.k, request.scores, request.ids);
+  launch_refine(stream, memory, corpus, request, sample, true, multiprocessors);
 
   // Those that have to be searched in full.
   collect_kernel<<<1, kMaxBatch, 0, stream>>>(memory, batch.count);
@@ -530,7 +269,7 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
   core::flat_request full = request;
   full.query_stride = corpus.dim;
   std::int64_t done = 0;  // a few of many queries are not searched at the price of all
-  for (const std::int64_t most : {kFewInFull, kSomeInFull, kMaxBatch}) {
+  for (const std::int64_t most : {kFewInFull, kMaxBatch}) {
     const std::int64_t first = done;
     done = std::min(most, request.query_count);
     if (done == first) break;

@@ -2,15 +2,17 @@
 // among a query's best appended to its list.
 //
 // Why it is fast: a tile of queries stays in shared memory; rows go from memory to registers in the order in which
-// matrix units take them, 16 bytes a lane, several loads in flight, with no barrier and no shared memory between. The
-// test of a product costs two fused multiply-adds and a comparison and needs no conversion: sums start at 1.5 x 2^23,
-// so that their bits, read as fp32, are at least 1.5 x 2^23 + sum; and what a query asks of a tile's rows is settled
-// for the tile, by its largest residual and norm. The few rows that pass are then held to their own. Two warpgroups
-// take turns: one tests while the other multiplies.
-// Steps of a warpgroup: what the queries ask of a tile of 64 rows -> multiply along dim -> fetch the next tile's first
-// codes -> test 64 x N sums -> hits to slots of shared memory -> a warp's hits side by side -> their keys to the lists.
-// Limit: the plane's bytes over read bandwidth for few queries, products over the matrix units' rate for many.
+// matrix units take them, 16 bytes a lane, several loads in flight, with no barrier and no shared memory between. What
+// a query asks of a tile's rows is settled for the tile, by its largest residual and norm; the test of a product is
+// then two fused multiply-adds, a clamp, and one instruction that adds and keeps the least of eight: columns hold
+// negated codes and sums start at minus the bits of 1.5 x 2^23, so that the bits of what is asked, 1.5 x 2^23 + theta,
+// plus a sum are theta - I. The few groups of eight with a hit go to a list in shared memory, and are held to their own
+// rows' terms while the next tile is multiplied. Two warpgroups take turns: one tests while the other multiplies. Steps
+// of a warpgroup: what the queries ask of a tile of 64 rows -> multiply along dim, and meanwhile append the hits of the
+// tile before -> fetch the next tile's first codes -> test 64 x N sums. Limit: the plane's bytes over read bandwidth
+// for few queries, products over the matrix units' rate for many.
 #include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include "core/order.hpp"
@@ -27,12 +29,13 @@ namespace {
 constexpr int kGroupThreads = 128;  // of a warpgroup
 constexpr int kGroups = 2;
 constexpr int kThreads = kGroups * kGroupThreads;
-constexpr int kSteps = 4;              // products of a chunk: 128 elements
-constexpr int kSlots = 8;              // hits of a thread in a tile that take the short way
-constexpr int kSlotRoom = kSlots + 4;  // a thread looks after every four
+constexpr int kSteps = 4;        // products of a chunk: 128 elements
+constexpr int kGroupSums = 8;    // sums of a thread that are tested together
+constexpr int kBusyChunk = 1;    // while this chunk is multiplied, the hits of the tile before are appended
+constexpr int kListGroups = 64;  // such groups in a warp's list
 constexpr std::int64_t kMaxShared = 227 * 1024;
 constexpr float kOrigin = 12582912.0f;            // 1.5 x 2^23
-constexpr std::int32_t kOriginBits = 0x4B400000;  // its bits
+constexpr std::int32_t kOriginBits = 0x4B400000;  // its bits; sums start at minus these
 constexpr float kPaddedOrigin = kOrigin - 4.0f;   // pays for roundings; see docs/certified.md
 constexpr float kLeastScale = 0x1p-50f;           // rows of smaller scales are kept without a test
 constexpr float kLeastUnit = 0x1p-126f;           // whatever is asked of such a row, it comes to less than 4
@@ -91,30 +94,31 @@ __device__ __forceinline__ float least_value(float asked, float square_weight, c
   return __fmaf_rn(asked, row.unit, __fmaf_rn(square_weight, row.square, kPaddedOrigin));
 }
 
+/// A row as the plane has it, with the inverse norm under cosine.
+struct known_row {
+  core::plane_row row;
+  float inverse_norm;
+};
+
+__device__ __forceinline__ known_row load_row(const filter_args& args, std::uint32_t block, int at) {
+  const auto* terms = reinterpret_cast<const float*>(args.plane + block * args.block_bytes + args.codes_bytes) + at;
+  known_row loaded{{terms[0], terms[core::kPlaneRows], terms[2 * core::kPlaneRows], 0.0f}, 0.0f};
+  if (args.by == metric::l2) loaded.row.square = terms[3 * core::kPlaneRows];
+  if (args.by == metric::cosine) loaded.inverse_norm = terms[3 * core::kPlaneRows];
+  return loaded;
+}
+
 /// A thread's two rows of a tile.
 struct row_pair {
-  core::plane_row rows[2];
-  float inverse_norms[2];
+  known_row rows[2];
   std::uint32_t first;  // position of the first; the second is eight further
 };
 
 __device__ __forceinline__ row_pair load_rows(const filter_args& args, std::uint32_t tile, std::uint32_t blocks) {
-  const int lane = threadIdx.x % kWarp;
-  const int warp = threadIdx.x % kGroupThreads / kWarp;
-  const std::uint32_t block = tile * (kFilterRows / core::kPlaneRows) + warp;
-  const auto* terms =
-      reinterpret_cast<const float*>(args.plane + min(block, blocks - 1) * args.block_bytes + args.codes_bytes);
-  row_pair pair;
-  pair.first = block * core::kPlaneRows + lane / 4;
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int at = lane / 4 + 8 * i;
-    pair.rows[i] = {terms[at], terms[core::kPlaneRows + at], terms[2 * core::kPlaneRows + at], 0.0f};
-    pair.inverse_norms[i] = 0.0f;
-    if (args.by == metric::l2) pair.rows[i].square = terms[3 * core::kPlaneRows + at];
-    if (args.by == metric::cosine) pair.inverse_norms[i] = terms[3 * core::kPlaneRows + at];
-  }
-  return pair;
+  const int at = threadIdx.x % kWarp / 4;
+  const std::uint32_t block = tile * (kFilterRows / core::kPlaneRows) + threadIdx.x % kGroupThreads / kWarp;
+  const std::uint32_t there = min(block, blocks - 1);
+  return {{load_row(args, there, at), load_row(args, there, at + 8)}, block * core::kPlaneRows + at};
 }
 
 /// How many chunks of codes a lane has in registers, the one at work included.
@@ -129,13 +133,18 @@ struct alignas(16) asked_pair {
 
 constexpr int kWarps = kThreads / kWarp;
 
+/// Groups of sums among which there is a hit.
+struct hit_list {
+  int4 sums[kListGroups][2];
+  std::uint16_t groups[kListGroups];  // whose: lane * groups of a thread + group
+};
+
 template <int N>
 struct filter_shared {
   filter_weights weights[N];
   asked_pair asked[kGroups][N / 2];
-  std::int32_t slots[kSlotRoom][kThreads];
-  std::uint16_t hits[kWarps][kSlots * kWarp];  // which sums: lane, slot and number of a hit
-  float largest[2][kWarps];                    // residual and norm among a warp's rows
+  hit_list hits[kWarps];
+  float largest[2][kWarps];  // residual and norm among a warp's rows
   std::uint64_t barrier;
 };
 
@@ -188,19 +197,14 @@ __device__ __forceinline__ void ask(filter_shared<N>& shared, const row_test (&t
 __device__ __forceinline__ int row_of_sum(int i) { return i / 2 % 2; }
 __device__ __forceinline__ int column_of_sum(int i, int lane) { return i / 4 * 8 + lane % 4 * 2 + i % 2; }
 
-/// Holds a hit to its own row's terms, and appends it.
+/// Appends a row to a query's list if its upper end reaches the target.
 template <int N>
-__device__ __forceinline__ void append_hit(const filter_args& args, filter_shared<N>& shared, int first_query,
-                                           std::uint32_t block, int i, int lane, std::int32_t product) {
-  const int column = column_of_sum(i, lane);
+__device__ __forceinline__ void append_row(const filter_args& args, filter_shared<N>& shared, int first_query,
+                                           int column, std::uint32_t position, const known_row& known,
+                                           std::int32_t product) {
   const int query = first_query + column;
-  const int at = lane / 4 + 8 * row_of_sum(i);
-  const std::uint32_t position = block * core::kPlaneRows + at;
   if (query >= args.batch.count || position >= args.rows) return;
-  const auto* terms = reinterpret_cast<const float*>(args.plane + block * args.block_bytes + args.codes_bytes) + at;
-  const float fourth = args.by == metric::inner_product ? 0.0f : terms[3 * core::kPlaneRows];
-  const core::plane_row row{terms[0], terms[core::kPlaneRows], terms[2 * core::kPlaneRows], fourth};
-  const float high = core::interval_of(args.by, args.batch.terms[query], row, fourth, product).high;
+  const float high = core::interval_of(args.by, args.batch.terms[query], known.row, known.inverse_norm, product).high;
   if (high < args.batch.targets[query]) return;
   const std::uint32_t key = core::ascending_key(high == high ? high : __uint_as_float(0x7F800000u));
   const std::uint32_t place = atomicAdd(args.lists.counts + query, 1u);
@@ -210,81 +214,98 @@ __device__ __forceinline__ void append_hit(const filter_args& args, filter_share
     shared.weights[column] = weights_of_none();  // too many: the query will be searched in full
 }
 
-/// Tests a tile's sums and appends the hits.
+/// Holds the groups of a warp's list to their own rows' terms, and appends the hits among them; a lane each.
 template <int N>
-__device__ __forceinline__ void append_hits(const filter_args& args, filter_shared<N>& shared,
-                                            const row_test (&tests)[2], const std::int32_t (&sums)[N / 2],
-                                            int first_query, std::uint32_t block) {
+__device__ __forceinline__ void append_listed(const filter_args& args, filter_shared<N>& shared, int first_query,
+                                              std::uint32_t block, int listed) {
+  constexpr int kGroupsOfThread = N / 2 / kGroupSums;
   const int lane = threadIdx.x % kWarp;
-  constexpr int kWords = (N / 2 + 31) / 32;
-  std::uint32_t hits[kWords] = {};
-  std::int32_t* slot = &shared.slots[0][threadIdx.x];
-  std::int32_t* const last_slot = &shared.slots[kSlots][threadIdx.x];
-  const asked_pair* asked = shared.asked[threadIdx.x / kGroupThreads] + lane % 4;
-  asked_pair ahead = asked[0];
+  hit_list& list = shared.hits[threadIdx.x / kWarp];
+  __syncwarp();
+#pragma unroll 1
+  for (int entry = lane; entry < listed; entry += kWarp) {
+    const int owner = list.groups[entry] / kGroupsOfThread;
+    const int first_sum = list.groups[entry] % kGroupsOfThread * kGroupSums;
+    const known_row known[2] = {load_row(args, block, owner / 4), load_row(args, block, owner / 4 + 8)};
+    const row_test tests[2] = {test_of(known[0].row, known[0].inverse_norm, args.by),
+                               test_of(known[1].row, known[1].inverse_norm, args.by)};
+    const auto* sums = reinterpret_cast<const std::int32_t*>(list.sums[entry]);
+    unsigned hits = 0;
 #pragma unroll
-  for (int i = 0; i < N / 2; i += 4) {
-    const asked_pair pair = ahead;
-    if (i + 4 < N / 2) ahead = asked[i + 4];  // the stores below would hold up loads that come after them
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const int at = i + j;
-      const float least = least_value(pair.asked[j % 2], pair.square_weight[j % 2], tests[j / 2]);
-      if (!(__int_as_float(sums[at]) < least)) {
-        *slot = sums[at];
-        slot += kThreads;
-        hits[at / 32] |= 1u << at % 32;
-      }
+    for (int i = 0; i < kGroupSums; i++) {
+      const row_test& test = tests[row_of_sum(i)];
+      const filter_weights weights = shared.weights[column_of_sum(first_sum + i, owner)];
+      const float least = least_value(asked_of(weights, test.residual, test.norm), weights.square, test);
+      if (!(__int_as_float(-sums[i]) < least)) hits |= 1u << i;
     }
-    slot = slot < last_slot ? slot : last_slot;
+#pragma unroll 1
+    for (; hits != 0; hits &= hits - 1) {
+      const int i = __ffs(static_cast<int>(hits)) - 1;
+      const int r = row_of_sum(i);
+      append_row(args, shared, first_query, column_of_sum(first_sum + i, owner),
+                 block * core::kPlaneRows + owner / 4 + 8 * r, r ? known[1] : known[0], -sums[i] - kOriginBits);
+    }
   }
-  int found = 0;
-#pragma unroll
-  for (int w = 0; w < kWords; w++) found += __popc(hits[w]);
-  if (!__any_sync(kFullWarp, found > 0)) return;
+  __syncwarp();
+}
 
-  if (__any_sync(kFullWarp, found > kSlots)) {  // rare: sums by number, from local memory
-    std::int32_t copy[N / 2];
+/// Lists a group of sums of the lanes that are `with_hit`, if the list has room for all. @returns whether.
+template <int N>
+__device__ __forceinline__ bool list_group(hit_list& list, int& listed, unsigned with_hit, int group,
+                                           const std::int32_t (&sums)[N / 2]) {
+  constexpr int kGroupsOfThread = N / 2 / kGroupSums;
+  const int lane = threadIdx.x % kWarp;
+  const int all = listed + __popc(with_hit);
+  if (all > kListGroups) return false;
+  if (with_hit >> lane & 1u) {
+    const int place = listed + __popc(with_hit & ((1u << lane) - 1u));
+    const std::int32_t* mine = sums + group * kGroupSums;
+    list.sums[place][0] = make_int4(mine[0], mine[1], mine[2], mine[3]);
+    list.sums[place][1] = make_int4(mine[4], mine[5], mine[6], mine[7]);
+    list.groups[place] = static_cast<std::uint16_t>(lane * kGroupsOfThread + group);
+  }
+  listed = all;
+  return true;
+}
+
+/// Tests a tile's sums: lists the groups with a hit. @returns how many; what does not fit is appended at once.
+template <int N>
+__device__ __forceinline__ int list_hits(const filter_args& args, filter_shared<N>& shared, const row_test (&tests)[2],
+                                         const std::int32_t (&sums)[N / 2], int first_query, std::uint32_t block) {
+  constexpr int kGroupsOfThread = N / 2 / kGroupSums;
+  hit_list& list = shared.hits[threadIdx.x / kWarp];
+  const asked_pair* asked = shared.asked[threadIdx.x / kGroupThreads] + threadIdx.x % 4;
+  int listed = 0;
+  unsigned left = 0;  // groups with a hit that the list had no room for
+  asked_pair ahead[2] = {asked[0], asked[4]};
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) copy[i] = sums[i];
-#pragma unroll 1
-    for (int i = 0; i < N / 2; i++) {
-      if (hits[0] >> i % 32 & 1u) append_hit(args, shared, first_query, block, i, lane, copy[i] - kOriginBits);
-      if (i % 32 == 31) {
-#pragma unroll
-        for (int w = 0; w + 1 < kWords; w++) hits[w] = hits[w + 1];
-      }
+  for (int group = 0; group < kGroupsOfThread; group++) {
+    const asked_pair pairs[2] = {ahead[0], ahead[1]};
+    if (group + 1 < kGroupsOfThread) {  // the stores below would hold up loads that come after them
+      ahead[0] = asked[8 * group + 8];
+      ahead[1] = asked[8 * group + 12];
     }
-    return;
-  }
-  // A warp's hits side by side, so that all lanes work on them.
-  int before = found;
+    std::int32_t least = INT32_MAX;
 #pragma unroll
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const int other = __shfl_up_sync(kFullWarp, before, offset);
-    if (lane >= offset) before += other;
+    for (int i = 0; i < kGroupSums; i++) {
+      const asked_pair& pair = pairs[i / 4];
+      const float value = least_value(pair.asked[i % 2], pair.square_weight[i % 2], tests[row_of_sum(i)]);
+      least = __viaddmin_s32(__float_as_int(fmaxf(value, 0.0f)), sums[group * kGroupSums + i], least);  // NaN: 0
+    }
+    const unsigned with_hit = __ballot_sync(kFullWarp, least <= 0);
+    if (with_hit != 0 && !list_group<N>(list, listed, with_hit, group, sums) && least <= 0) left |= 1u << group;
   }
-  const int total = __shfl_sync(kFullWarp, before, kWarp - 1);
-  std::uint16_t* const list = shared.hits[threadIdx.x / kWarp];
-  std::uint16_t* to = list + before - found;
-  std::uint32_t code = lane * kSlots * (N / 2);
-#pragma unroll
-  for (int w = 0; w < kWords; w++) {
 #pragma unroll 1
-    for (std::uint32_t left = hits[w]; left != 0; left &= left - 1) {
-      *to++ = static_cast<std::uint16_t>(code + 32 * w + __ffs(static_cast<int>(left)) - 1);
-      code += N / 2;  // the next slot
+  while (__any_sync(kFullWarp, left != 0)) {
+    append_listed(args, shared, first_query, block, listed);
+    listed = 0;
+#pragma unroll
+    for (int group = 0; group < kGroupsOfThread; group++) {
+      const unsigned with_hit = __ballot_sync(kFullWarp, left >> group & 1u);
+      if (with_hit != 0 && list_group<N>(list, listed, with_hit, group, sums)) left &= ~(1u << group);
     }
   }
-  __syncwarp();
-#pragma unroll 1
-  for (int h = lane; h < total; h += kWarp) {
-    const std::uint32_t hit = list[h];
-    const int owner = static_cast<int>(hit / (kSlots * (N / 2)));
-    const std::int32_t value = shared.slots[hit / (N / 2) % kSlots][threadIdx.x - lane + owner];
-    append_hit(args, shared, first_query, block, static_cast<int>(hit % (N / 2)), owner, value - kOriginBits);
-  }
-  __syncwarp();
+  return listed;
 }
 
 /// A row's merit, or nearly, as a key whose last bits tell the row: which of `merged` tiles, and which of its 16.
@@ -339,9 +360,10 @@ __device__ __forceinline__ void raise_best(const filter_args& args, const filter
   bool known[2];
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    known[r] = pair.first + 8 * r < args.rows && pair.rows[r].residual < __uint_as_float(0x7F800000u) &&
-               !(pair.inverse_norms[r] < 0.0f);
-    scales[r] = args.by == metric::cosine ? __fmul_rn(pair.rows[r].scale, pair.inverse_norms[r]) : pair.rows[r].scale;
+    known[r] = pair.first + 8 * r < args.rows && pair.rows[r].row.residual < __uint_as_float(0x7F800000u) &&
+               !(pair.rows[r].inverse_norm < 0.0f);
+    scales[r] = args.by == metric::cosine ? __fmul_rn(pair.rows[r].row.scale, pair.rows[r].inverse_norm)
+                                          : pair.rows[r].row.scale;
     rows[r] = merged * core::kPlaneRows + lane / 4 + 8 * r;
   }
 #pragma unroll
@@ -352,8 +374,8 @@ __device__ __forceinline__ void raise_best(const filter_args& args, const filter
       std::uint32_t key = 0;
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float product = __fmul_rn(__fsub_rn(__int_as_float(sums[i + 2 * r + c]), kOrigin), scales[r]);
-        const float merit = __fmaf_rn(-square_weight, pair.rows[r].square, product);
+        const float product = __fmul_rn(__fsub_rn(__int_as_float(-sums[i + 2 * r + c]), kOrigin), scales[r]);
+        const float merit = __fmaf_rn(-square_weight, pair.rows[r].row.square, product);
         const std::uint32_t mine = (core::ascending_key(merit) & ~((1u << kRowBits) - 1u)) | rows[r];
         key = known[r] ? max(key, mine) : key;
       }
@@ -404,13 +426,15 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
   row_pair pair = load_rows(args, i < args.tiles ? tile_at(i, args.choice) : 0, blocks);
   std::uint32_t best[kBestColumns<N>] = {};
   std::uint32_t visits = 0;
+  std::uint32_t listed_block = 0;
+  int listed = 0;
   for (; Sample ? visits * workers < args.tiles : i < args.tiles; i += workers) {
-    const row_test tests[2] = {test_of(pair.rows[0], pair.inverse_norms[0], args.by),
-                               test_of(pair.rows[1], pair.inverse_norms[1], args.by)};
+    const row_test tests[2] = {test_of(pair.rows[0].row, pair.rows[0].inverse_norm, args.by),
+                               test_of(pair.rows[1].row, pair.rows[1].inverse_norm, args.by)};
     if constexpr (!Sample) ask(shared, tests);
     std::int32_t sums[N / 2];
 #pragma unroll
-    for (int s = 0; s < N / 2; s++) sums[s] = kOriginBits;
+    for (int s = 0; s < N / 2; s++) sums[s] = -kOriginBits;
     for (int first = 0; first < args.chunks; first += kHeld) {
 #pragma unroll
       for (int c = 0; c < kHeld; c++) {
@@ -423,6 +447,10 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
           products_wait<1>();
           if (first + c + kHeld - 1 < args.chunks)
             load_chunk(codes[(c + kHeld - 1) % kHeld], from, first + c + kHeld - 1, args.steps);
+          if (!Sample && first + c == kBusyChunk) {
+            append_listed(args, shared, first_query, listed_block, listed);
+            listed = 0;
+          }
         }
       }
     }
@@ -449,9 +477,12 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
         }
       }
     } else {
-      append_hits<N>(args, shared, tests, sums, first_query, now.first / core::kPlaneRows);
+      if (args.chunks <= kBusyChunk) append_listed(args, shared, first_query, listed_block, listed);
+      listed_block = now.first / core::kPlaneRows;
+      listed = list_hits<N>(args, shared, tests, sums, first_query, listed_block);
     }
   }
+  if constexpr (!Sample) append_listed(args, shared, first_query, listed_block, listed);
 }
 
 filter_args args_of(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice) {
