@@ -41,39 +41,42 @@ __device__ __forceinline__ void products_wait() {
 }
 
 // clang-format off
-/// d += rows x columns, of 16 columns.
-__device__ __forceinline__ void multiply_add(std::int32_t (&d)[8], const uint4& rows, std::uint64_t columns) {
+/// d = rows x columns, of 16 columns; plus d if `add`.
+__device__ __forceinline__ void multiply_add(std::int32_t (&d)[8], const uint4& rows, std::uint64_t columns, bool add) {
   asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %13, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {"
       "%0, %1, %2, %3, %4, %5, %6, %7"
-      "}, {%8, %9, %10, %11}, %12, 1;"
+      "}, {%8, %9, %10, %11}, %12, add;\n}"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
-      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns));
+      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns), "r"(static_cast<int>(add)));
 }
 
-/// d += rows x columns, of 64 columns.
-__device__ __forceinline__ void multiply_add(std::int32_t (&d)[32], const uint4& rows, std::uint64_t columns) {
+/// d = rows x columns, of 64 columns; plus d if `add`.
+__device__ __forceinline__ void multiply_add(std::int32_t (&d)[32], const uint4& rows, std::uint64_t columns, bool add) {
   asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, 1;"
+      "}, {%32, %33, %34, %35}, %36, add;\n}"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
         "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
         "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
         "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
-      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns));
+      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns), "r"(static_cast<int>(add)));
 }
 
-/// d += rows x columns, of 128 columns.
-__device__ __forceinline__ void multiply_add(std::int32_t (&d)[64], const uint4& rows, std::uint64_t columns) {
+/// d = rows x columns, of 128 columns; plus d if `add`.
+__device__ __forceinline__ void multiply_add(std::int32_t (&d)[64], const uint4& rows, std::uint64_t columns, bool add) {
   asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, 1;"
+      "}, {%64, %65, %66, %67}, %68, add;\n}"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
         "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
         "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
@@ -82,12 +85,13 @@ __device__ __forceinline__ void multiply_add(std::int32_t (&d)[64], const uint4&
         "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]),
         "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]),
         "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63])
-      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns));
+      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns), "r"(static_cast<int>(add)));
 }
 
-/// d += rows x columns, of 256 columns.
-__device__ __forceinline__ void multiply_add(std::int32_t (&d)[128], const uint4& rows, std::uint64_t columns) {
+/// d = rows x columns, of 256 columns; plus d if `add`.
+__device__ __forceinline__ void multiply_add(std::int32_t (&d)[128], const uint4& rows, std::uint64_t columns, bool add) {
   asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %133, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -97,7 +101,7 @@ __device__ __forceinline__ void multiply_add(std::int32_t (&d)[128], const uint4
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-      "}, {%128, %129, %130, %131}, %132, 1;"
+      "}, {%128, %129, %130, %131}, %132, add;\n}"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
         "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
         "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
@@ -114,7 +118,7 @@ __device__ __forceinline__ void multiply_add(std::int32_t (&d)[128], const uint4
         "+r"(d[104]), "+r"(d[105]), "+r"(d[106]), "+r"(d[107]), "+r"(d[108]), "+r"(d[109]), "+r"(d[110]), "+r"(d[111]),
         "+r"(d[112]), "+r"(d[113]), "+r"(d[114]), "+r"(d[115]), "+r"(d[116]), "+r"(d[117]), "+r"(d[118]), "+r"(d[119]),
         "+r"(d[120]), "+r"(d[121]), "+r"(d[122]), "+r"(d[123]), "+r"(d[124]), "+r"(d[125]), "+r"(d[126]), "+r"(d[127])
-      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns));
+      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns), "r"(static_cast<int>(add)));
 }
 
 // clang-format on

@@ -4,13 +4,14 @@
 // Why it is fast: a tile of queries stays in shared memory; rows go from memory to registers in the order in which
 // matrix units take them, 16 bytes a lane, several loads in flight, with no barrier and no shared memory between. What
 // a query asks of a tile's rows is settled for the tile, by its largest residual and norm; the test of a product is
-// then two fused multiply-adds, a clamp, and one instruction that adds and keeps the least of eight: columns hold
-// negated codes and sums start at minus the bits of 1.5 x 2^23, so that the bits of what is asked, 1.5 x 2^23 + theta,
-// plus a sum are theta - I. The few groups of eight with a hit go to a list in shared memory, and are held to their own
-// rows' terms while the next tile is multiplied. Two warpgroups take turns: one tests while the other multiplies. Steps
-// of a warpgroup: what the queries ask of a tile of 64 rows -> multiply along dim, and meanwhile append the hits of the
-// tile before -> fetch the next tile's first codes -> test 64 x N sums. Limit: the plane's bytes over read bandwidth
-// for few queries, products over the matrix units' rate for many.
+// then one fused multiply-add, and one instruction that adds and keeps the least of eight: columns hold negated codes,
+// and the bits of what is asked, 1.5 x 2^23 + theta as fp32, are those of 1.5 x 2^23 plus theta, so that their sum with
+// -I tells which is larger. The few groups of eight with a hit go to a list in shared memory, and are held to their own
+// rows' terms while the next tile is multiplied. Two warpgroups take turns: one tests while the other multiplies.
+//
+// Steps of a warpgroup: what the queries ask of a tile of 64 rows -> multiply along dim, and meanwhile append the hits
+// of the tile before -> fetch the next tile's first codes -> test 64 x N sums.
+// Limit: the plane's bytes over read bandwidth for few queries, products over the matrix units' rate for many.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -35,7 +36,8 @@ constexpr int kBusyChunk = 1;    // while this chunk is multiplied, the hits of 
 constexpr int kListGroups = 64;  // such groups in a warp's list
 constexpr std::int64_t kMaxShared = 227 * 1024;
 constexpr float kOrigin = 12582912.0f;            // 1.5 x 2^23
-constexpr std::int32_t kOriginBits = 0x4B400000;  // its bits; sums start at minus these
+constexpr std::int32_t kOriginBits = 0x4B400000;  // its bits
+constexpr float kTameValue = -kOrigin / 2;        // what is asked, above it, keeps sums with the origin positive
 constexpr float kPaddedOrigin = kOrigin - 4.0f;   // pays for roundings; see docs/certified.md
 constexpr float kLeastScale = 0x1p-50f;           // rows of smaller scales are kept without a test
 constexpr float kLeastUnit = 0x1p-126f;           // whatever is asked of such a row, it comes to less than 4
@@ -123,7 +125,11 @@ __device__ __forceinline__ row_pair load_rows(const filter_args& args, std::uint
 
 /// How many chunks of codes a lane has in registers, the one at work included.
 template <int N>
-inline constexpr int kChunksHeld = N == 256 ? 3 : 4;
+inline constexpr int kChunksHeld = N == 16 ? 4 : 3;
+
+/// Blocks of a multiprocessor: few queries take little of it, and need many loads in flight.
+template <int N>
+inline constexpr int kBlocksHeld = N <= 64 ? 2 : 1;
 
 /// What the queries ask of a tile's rows, for two columns at a time.
 struct alignas(16) asked_pair {
@@ -144,7 +150,7 @@ struct filter_shared {
   filter_weights weights[N];
   asked_pair asked[kGroups][N / 2];
   hit_list hits[kWarps];
-  float largest[2][kWarps];  // residual and norm among a warp's rows
+  float largest[3][kWarps];  // residual, norm and unit among a warp's rows
   std::uint64_t barrier;
 };
 
@@ -165,32 +171,53 @@ __device__ __forceinline__ void meet_group() {
                : "memory");
 }
 
-/// Settles what the queries ask of a tile's rows.
+/// The same; whether `value` holds for all of them.
+__device__ __forceinline__ bool meet_group_and(bool value) {
+  int all;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, all;\n"
+      "setp.ne.s32 mine, %3, 0;\n"
+      "barrier.cta.red.and.pred all, %1, %2, mine;\n"
+      "selp.s32 %0, 1, 0, all;\n"
+      "}"
+      : "=r"(all)
+      : "r"(1 + static_cast<int>(threadIdx.x) / kGroupThreads), "n"(kGroupThreads), "r"(static_cast<int>(value))
+      : "memory");
+  return all != 0;
+}
+
+/// Settles what the queries ask of a tile's rows. @returns whether all of it stays within what the short test takes.
 template <int N>
-__device__ __forceinline__ void ask(filter_shared<N>& shared, const row_test (&tests)[2]) {
+__device__ __forceinline__ bool ask(filter_shared<N>& shared, const row_test (&tests)[2]) {
   const int group = threadIdx.x / kGroupThreads;
   const int warp = threadIdx.x / kWarp;
   const int first_warp = group * (kGroupThreads / kWarp);
   // Positive numbers: their bits are in their order.
   const unsigned residual = __reduce_max_sync(kFullWarp, __float_as_uint(fmaxf(tests[0].residual, tests[1].residual)));
   const unsigned norm = __reduce_max_sync(kFullWarp, __float_as_uint(fmaxf(tests[0].norm, tests[1].norm)));
+  const unsigned unit = __reduce_max_sync(kFullWarp, __float_as_uint(fmaxf(tests[0].unit, tests[1].unit)));
   if (threadIdx.x % kWarp == 0) {
     shared.largest[0][warp] = __uint_as_float(residual);
     shared.largest[1][warp] = __uint_as_float(norm);
+    shared.largest[2][warp] = __uint_as_float(unit);
   }
   meet_group();
-  float largest[2] = {0.0f, 0.0f};
+  float largest[3] = {0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int w = 0; w < kGroupThreads / kWarp; w++)
 #pragma unroll
-    for (int i = 0; i < 2; i++) largest[i] = fmaxf(largest[i], shared.largest[i][first_warp + w]);
+    for (int i = 0; i < 3; i++) largest[i] = fmaxf(largest[i], shared.largest[i][first_warp + w]);
+  bool is_tame = true;
   for (int column = threadIdx.x % kGroupThreads; column < N; column += kGroupThreads) {
     const filter_weights weights = shared.weights[column];
     asked_pair& pair = shared.asked[group][column / 2];
-    pair.asked[column % 2] = asked_of(weights, largest[0], largest[1]);
+    const float asked = asked_of(weights, largest[0], largest[1]);
+    pair.asked[column % 2] = asked;
     pair.square_weight[column % 2] = weights.square;
+    is_tame = is_tame && __fmul_rn(asked, largest[2]) > kTameValue;
   }
-  meet_group();
+  return meet_group_and(is_tame);
 }
 
 /// Element i of a thread's sums: its row of the pair, and its column.
@@ -236,76 +263,91 @@ __device__ __forceinline__ void append_listed(const filter_args& args, filter_sh
       const row_test& test = tests[row_of_sum(i)];
       const filter_weights weights = shared.weights[column_of_sum(first_sum + i, owner)];
       const float least = least_value(asked_of(weights, test.residual, test.norm), weights.square, test);
-      if (!(__int_as_float(-sums[i]) < least)) hits |= 1u << i;
+      if (!(__int_as_float(kOriginBits - sums[i]) < least)) hits |= 1u << i;
     }
 #pragma unroll 1
     for (; hits != 0; hits &= hits - 1) {
       const int i = __ffs(static_cast<int>(hits)) - 1;
       const int r = row_of_sum(i);
       append_row(args, shared, first_query, column_of_sum(first_sum + i, owner),
-                 block * core::kPlaneRows + owner / 4 + 8 * r, r ? known[1] : known[0], -sums[i] - kOriginBits);
+                 block * core::kPlaneRows + owner / 4 + 8 * r, r ? known[1] : known[0], -sums[i]);
     }
   }
   __syncwarp();
 }
 
-/// Lists a group of sums of the lanes that are `with_hit`, if the list has room for all. @returns whether.
-template <int N>
-__device__ __forceinline__ bool list_group(hit_list& list, int& listed, unsigned with_hit, int group,
-                                           const std::int32_t (&sums)[N / 2]) {
-  constexpr int kGroupsOfThread = N / 2 / kGroupSums;
-  const int lane = threadIdx.x % kWarp;
-  const int all = listed + __popc(with_hit);
-  if (all > kListGroups) return false;
-  if (with_hit >> lane & 1u) {
-    const int place = listed + __popc(with_hit & ((1u << lane) - 1u));
-    const std::int32_t* mine = sums + group * kGroupSums;
-    list.sums[place][0] = make_int4(mine[0], mine[1], mine[2], mine[3]);
-    list.sums[place][1] = make_int4(mine[4], mine[5], mine[6], mine[7]);
-    list.groups[place] = static_cast<std::uint16_t>(lane * kGroupsOfThread + group);
-  }
-  listed = all;
-  return true;
-}
-
-/// Tests a tile's sums: lists the groups with a hit. @returns how many; what does not fit is appended at once.
-template <int N>
-__device__ __forceinline__ int list_hits(const filter_args& args, filter_shared<N>& shared, const row_test (&tests)[2],
-                                         const std::int32_t (&sums)[N / 2], int first_query, std::uint32_t block) {
-  constexpr int kGroupsOfThread = N / 2 / kGroupSums;
-  hit_list& list = shared.hits[threadIdx.x / kWarp];
-  const asked_pair* asked = shared.asked[threadIdx.x / kGroupThreads] + threadIdx.x % 4;
-  int listed = 0;
-  unsigned left = 0;  // groups with a hit that the list had no room for
-  asked_pair ahead[2] = {asked[0], asked[4]};
+/// Which groups of a thread's sums have a hit, as bits. The short form takes no squares, and nothing out of range.
+template <int N, bool Short>
+__device__ __forceinline__ unsigned groups_with_hit(const asked_pair* asked, const row_test (&tests)[2],
+                                                    const std::int32_t (&sums)[N / 2]) {
+  unsigned found = 0;
 #pragma unroll
-  for (int group = 0; group < kGroupsOfThread; group++) {
-    const asked_pair pairs[2] = {ahead[0], ahead[1]};
-    if (group + 1 < kGroupsOfThread) {  // the stores below would hold up loads that come after them
-      ahead[0] = asked[8 * group + 8];
-      ahead[1] = asked[8 * group + 12];
-    }
+  for (int group = 0; group < N / 2 / kGroupSums; group++) {
+    const asked_pair pairs[2] = {asked[8 * group], asked[8 * group + 4]};
     std::int32_t least = INT32_MAX;
 #pragma unroll
     for (int i = 0; i < kGroupSums; i++) {
       const asked_pair& pair = pairs[i / 4];
-      const float value = least_value(pair.asked[i % 2], pair.square_weight[i % 2], tests[row_of_sum(i)]);
-      least = __viaddmin_s32(__float_as_int(fmaxf(value, 0.0f)), sums[group * kGroupSums + i], least);  // NaN: 0
+      const row_test& row = tests[row_of_sum(i)];
+      float value = __fmaf_rn(pair.asked[i % 2], row.unit, kPaddedOrigin);
+      if (!Short) value = fmaxf(least_value(pair.asked[i % 2], pair.square_weight[i % 2], row), 0.0f);  // NaN: 0
+      least = __viaddmin_s32(__float_as_int(value), sums[group * kGroupSums + i], least);
     }
-    const unsigned with_hit = __ballot_sync(kFullWarp, least <= 0);
-    if (with_hit != 0 && !list_group<N>(list, listed, with_hit, group, sums) && least <= 0) left |= 1u << group;
+    found |= least <= kOriginBits ? 1u << group : 0u;
   }
-#pragma unroll 1
-  while (__any_sync(kFullWarp, left != 0)) {
-    append_listed(args, shared, first_query, block, listed);
-    listed = 0;
+  return found;
+}
+
+/// Stores a group of sums in a list.
+template <int N>
+__device__ __forceinline__ void list_group(hit_list& list, int place, int lane, int group,
+                                           const std::int32_t (&sums)[N / 2]) {
+  const std::int32_t* mine = sums + group * kGroupSums;
+  list.sums[place][0] = make_int4(mine[0], mine[1], mine[2], mine[3]);
+  list.sums[place][1] = make_int4(mine[4], mine[5], mine[6], mine[7]);
+  list.groups[place] = static_cast<std::uint16_t>(lane * (N / 2 / kGroupSums) + group);
+}
+
+/// Tests a tile's sums: lists the groups with a hit. @returns how many; if they do not fit they are appended at once.
+template <int N>
+__device__ __forceinline__ int list_hits(const filter_args& args, filter_shared<N>& shared, const row_test (&tests)[2],
+                                         const std::int32_t (&sums)[N / 2], bool is_tame, int first_query,
+                                         std::uint32_t block) {
+  constexpr int kGroupsOfThread = N / 2 / kGroupSums;
+  const int lane = threadIdx.x % kWarp;
+  hit_list& list = shared.hits[threadIdx.x / kWarp];
+  const asked_pair* asked = shared.asked[threadIdx.x / kGroupThreads] + lane % 4;
+  const unsigned found = is_tame && args.by != metric::l2 ? groups_with_hit<N, true>(asked, tests, sums)
+                                                          : groups_with_hit<N, false>(asked, tests, sums);
+  if (!__any_sync(kFullWarp, found != 0)) return 0;
+  int before = __popc(found);
 #pragma unroll
-    for (int group = 0; group < kGroupsOfThread; group++) {
-      const unsigned with_hit = __ballot_sync(kFullWarp, left >> group & 1u);
-      if (with_hit != 0 && list_group<N>(list, listed, with_hit, group, sums)) left &= ~(1u << group);
-    }
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int other = __shfl_up_sync(kFullWarp, before, offset);
+    if (lane >= offset) before += other;
   }
-  return listed;
+  const int all = __shfl_sync(kFullWarp, before, kWarp - 1);
+  if (all <= kListGroups) {
+    int place = before - __popc(found);
+#pragma unroll
+    for (int group = 0; group < kGroupsOfThread; group++)
+      if (found >> group & 1u) list_group<N>(list, place++, lane, group, sums);
+    return all;
+  }
+  constexpr int kLanesAtOnce = kListGroups / kGroupsOfThread;
+#pragma unroll 1
+  for (int first = 0; first < kWarp; first += kLanesAtOnce) {
+    const bool now = lane >= first && lane < first + kLanesAtOnce;
+    const unsigned mine = now ? found : 0;
+    const int listed_before = __shfl_sync(kFullWarp, before - __popc(found), first % kWarp);
+    int place = before - __popc(found) - listed_before;
+#pragma unroll
+    for (int group = 0; group < kGroupsOfThread; group++)
+      if (mine >> group & 1u) list_group<N>(list, place++, lane, group, sums);
+    const int listed_after = __shfl_sync(kFullWarp, before, min(first + kLanesAtOnce, kWarp) - 1);
+    append_listed(args, shared, first_query, block, listed_after - listed_before);
+  }
+  return 0;
 }
 
 /// A row's merit, or nearly, as a key whose last bits tell the row: which of `merged` tiles, and which of its 16.
@@ -374,7 +416,8 @@ __device__ __forceinline__ void raise_best(const filter_args& args, const filter
       std::uint32_t key = 0;
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float product = __fmul_rn(__fsub_rn(__int_as_float(-sums[i + 2 * r + c]), kOrigin), scales[r]);
+        const float product =
+            __fmul_rn(__fsub_rn(__int_as_float(kOriginBits - sums[i + 2 * r + c]), kOrigin), scales[r]);
         const float merit = __fmaf_rn(-square_weight, pair.rows[r].row.square, product);
         const std::uint32_t mine = (core::ascending_key(merit) & ~((1u << kRowBits) - 1u)) | rows[r];
         key = known[r] ? max(key, mine) : key;
@@ -388,7 +431,7 @@ __device__ __forceinline__ void raise_best(const filter_args& args, const filter
 }
 
 template <int N, bool Sample>
-__global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant__ filter_args args) {
+__global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const __grid_constant__ filter_args args) {
   unsigned char* columns = dynamic_shared();
   columns += (kColumnsAligned - shared_address(columns) % kColumnsAligned) % kColumnsAligned;
   const std::int32_t column_bytes = args.chunks * N * kColumnChunk;
@@ -431,10 +474,9 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
   for (; Sample ? visits * workers < args.tiles : i < args.tiles; i += workers) {
     const row_test tests[2] = {test_of(pair.rows[0].row, pair.rows[0].inverse_norm, args.by),
                                test_of(pair.rows[1].row, pair.rows[1].inverse_norm, args.by)};
-    if constexpr (!Sample) ask(shared, tests);
+    bool is_tame = true;
+    if constexpr (!Sample) is_tame = ask(shared, tests);
     std::int32_t sums[N / 2];
-#pragma unroll
-    for (int s = 0; s < N / 2; s++) sums[s] = -kOriginBits;
     for (int first = 0; first < args.chunks; first += kHeld) {
 #pragma unroll
       for (int c = 0; c < kHeld; c++) {
@@ -442,7 +484,8 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
           const std::uint64_t chunk = described + static_cast<std::uint64_t>(first + c) * (N * kColumnChunk / 16);
           products_fence();
 #pragma unroll
-          for (int s = 0; s < kSteps; s++) multiply_add(sums, codes[c][s], chunk + s * (kBytesDeep / 16));
+          for (int s = 0; s < kSteps; s++)
+            multiply_add(sums, codes[c][s], chunk + s * (kBytesDeep / 16), first + c + s > 0);
           products_commit();
           products_wait<1>();
           if (first + c + kHeld - 1 < args.chunks)
@@ -479,7 +522,7 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const __grid_constant_
     } else {
       if (args.chunks <= kBusyChunk) append_listed(args, shared, first_query, listed_block, listed);
       listed_block = now.first / core::kPlaneRows;
-      listed = list_hits<N>(args, shared, tests, sums, first_query, listed_block);
+      listed = list_hits<N>(args, shared, tests, sums, is_tame, first_query, listed_block);
     }
   }
   if constexpr (!Sample) append_listed(args, shared, first_query, listed_block, listed);
