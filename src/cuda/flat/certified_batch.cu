@@ -27,9 +27,9 @@ namespace {
 constexpr std::int64_t kMaxBatch = 1024;
 constexpr int kThreads = 256;
 constexpr std::int64_t kSampleRows = 32768;      // at least
-constexpr std::int64_t kSampleRowsPerK = 650;    // at least
+constexpr std::int64_t kSampleRowsPerK = 1300;   // at least
 constexpr std::int64_t kMaxSampleRows = 262144;  // at most
-constexpr std::int64_t kMaxSampleGroups = 8192;
+constexpr std::int64_t kMaxSampleGroups = 6144;
 constexpr std::int64_t kFewSampleGroups = 2048;
 constexpr std::int64_t kSampleGroupsPerK = 8;
 constexpr std::int64_t kListRows = 16384;  // places of a list, at least
@@ -137,7 +137,6 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
   args.memory.targets[query] = -__uint_as_float(0x7F800000u);
   if (!real) return;
   args.memory.states[query] = {0, certifiable ? 0u : 1u};
-  args.memory.candidates.counts[query] = 0;
 }
 
 /// Which queries are to be searched in full. One block; a batch has at most as many queries as it has threads.
@@ -191,6 +190,7 @@ class carver {
 };
 
 constexpr std::int64_t kMaxTile = 256;
+constexpr std::int64_t kMaxSegments = 512;  // two blocks of the filter on each multiprocessor
 
 batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::int64_t dim) {
   const std::int64_t padded = round_up(batch, kMaxTile);
@@ -202,11 +202,10 @@ batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::i
   memory.weights = carve.take<filter_weights>(padded);
   memory.targets = carve.take<float>(padded);
   memory.states = carve.take<query_state>(padded);
-  memory.candidates.counts = carve.take<std::uint32_t>(padded);
+  memory.candidates.counts = carve.take<std::uint32_t>(batch * kMaxSegments);
   memory.full_scores = carve.take<float>(batch * k);
   memory.full_ids = carve.take<std::int64_t>(batch * k);
-  memory.candidates.capacity = list_capacity(k);
-  memory.candidates.keys = carve.take<std::uint64_t>(batch * memory.candidates.capacity);
+  memory.candidates.keys = carve.take<std::uint64_t>(batch * list_capacity(k));
   memory.scored.capacity = scored_capacity(k);
   memory.scored.keys = carve.take<std::uint64_t>(batch * memory.scored.capacity);
   memory.maxima = carve.take<std::uint32_t>(batch * kMaxSampleGroups);
@@ -223,7 +222,7 @@ int column_tile(std::int64_t queries, std::int64_t dim) {
   return widest;
 }
 
-void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, std::int64_t tiles_bytes,
+void search_batch(cudaStream_t stream, batch_memory memory, void* tiles, std::int64_t tiles_bytes,
                   const core::flat_corpus& corpus, const core::flat_request& request, int multiprocessors) {
   const std::int64_t kept = std::min(request.k, corpus.count);
   const auto queries = static_cast<unsigned>(request.query_count);
@@ -235,6 +234,9 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
   batch.count = static_cast<std::int32_t>(queries);
   batch.tile = column_tile(request.query_count, corpus.dim);
   batch.dim = static_cast<std::int32_t>(corpus.dim);
+
+  memory.candidates.segments = count_segments(corpus, batch, multiprocessors);
+  memory.candidates.capacity = static_cast<std::int32_t>(list_capacity(request.k) / memory.candidates.segments);
 
   prepare_args prepare{};
   prepare.memory = memory;
@@ -257,10 +259,8 @@ void search_batch(cudaStream_t stream, const batch_memory& memory, void* tiles, 
       corpus, batch, choice, std::clamp(kSampleGroupsPerK * kept, kFewSampleGroups, kMaxSampleGroups), multiprocessors);
   launch_filter_sample(stream, corpus, batch, sample, memory.maxima, multiprocessors);
 
-  candidate_lists candidates = memory.candidates;
-  candidates.queries = batch.count;
   launch_refine(stream, memory, corpus, request, sample, false, multiprocessors);
-  launch_filter(stream, corpus, batch, candidates, multiprocessors);
+  launch_filter(stream, corpus, batch, memory.candidates, multiprocessors);
   launch_refine(stream, memory, corpus, request, sample, true, multiprocessors);
 
   // Those that have to be searched in full.

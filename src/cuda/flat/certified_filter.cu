@@ -19,6 +19,7 @@
 #include "core/order.hpp"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/element.cuh"
 #include "cuda/device/matrix_bytes.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/flat/certified_filter.hpp"
@@ -45,7 +46,7 @@ constexpr float kLeastUnit = 0x1p-126f;           // whatever is asked of such a
 struct filter_args {
   const unsigned char* plane;
   filter_batch batch;
-  candidate_lists lists;
+  candidate_segments candidates;
   std::uint32_t* maxima;  // [queries, maxima_stride]
   std::int64_t maxima_stride;
   std::int32_t merged;  // tiles whose maxima become one
@@ -62,6 +63,17 @@ struct filter_args {
 
 __host__ __device__ constexpr std::uint32_t tile_at(std::uint32_t i, tile_choice choice) { return i * choice.every; }
 
+/// A row as the plane has it, with the inverse norm under cosine.
+struct alignas(16) known_row {
+  float scale;
+  float residual;
+  float norm;
+  float fourth;  // the square under squared L2, the inverse norm under cosine
+
+  __device__ core::plane_row row() const { return {scale, residual, norm, fourth}; }
+  __device__ float inverse_norm() const { return fourth; }
+};
+
 /// What a row brings to the test, in units of the integer product.
 struct row_test {
   float unit;      // 1 / s, or 1 / (s ix) under cosine
@@ -71,13 +83,14 @@ struct row_test {
 };
 
 /// A row of which nothing is known brings next to no unit, and so passes whatever the others bring.
-__device__ __forceinline__ row_test test_of(const core::plane_row& row, float inverse_norm, metric by) {
+__device__ __forceinline__ row_test test_of(const known_row& row, metric by) {
   const float scale = row.scale == 0.0f ? kLeastScale : row.scale;  // codes are 0: any scale says the same
   const float infinity = __uint_as_float(0x7F800000u);
   if (scale < kLeastScale || !(row.residual < infinity)) return {kLeastUnit, 0.0f, 0.0f, 0.0f};
   row_test test{__frcp_rn(scale), row.residual, row.norm, 0.0f};
-  if (by == metric::l2) test.square = __fmul_rn(row.square, test.unit);
+  if (by == metric::l2) test.square = __fmul_rn(row.fourth, test.unit);
   if (by == metric::cosine) {
+    const float inverse_norm = row.fourth;
     if (inverse_norm < 0.0f) return {kLeastUnit, 0.0f, 0.0f, 0.0f};
     test.unit = __fdiv_rn(test.unit, inverse_norm);
     test.residual = __fmul_rn(row.residual, inverse_norm);
@@ -96,18 +109,10 @@ __device__ __forceinline__ float least_value(float asked, float square_weight, c
   return __fmaf_rn(asked, row.unit, __fmaf_rn(square_weight, row.square, kPaddedOrigin));
 }
 
-/// A row as the plane has it, with the inverse norm under cosine.
-struct known_row {
-  core::plane_row row;
-  float inverse_norm;
-};
-
 __device__ __forceinline__ known_row load_row(const filter_args& args, std::uint32_t block, int at) {
   const auto* terms = reinterpret_cast<const float*>(args.plane + block * args.block_bytes + args.codes_bytes) + at;
-  known_row loaded{{terms[0], terms[core::kPlaneRows], terms[2 * core::kPlaneRows], 0.0f}, 0.0f};
-  if (args.by == metric::l2) loaded.row.square = terms[3 * core::kPlaneRows];
-  if (args.by == metric::cosine) loaded.inverse_norm = terms[3 * core::kPlaneRows];
-  return loaded;
+  const float fourth = args.by == metric::inner_product ? 0.0f : terms[3 * core::kPlaneRows];
+  return {terms[0], terms[core::kPlaneRows], terms[2 * core::kPlaneRows], fourth};
 }
 
 /// A thread's two rows of a tile.
@@ -125,7 +130,7 @@ __device__ __forceinline__ row_pair load_rows(const filter_args& args, std::uint
 
 /// How many chunks of codes a lane has in registers, the one at work included.
 template <int N>
-inline constexpr int kChunksHeld = N == 16 ? 4 : 3;
+inline constexpr int kChunksHeld = 3;
 
 /// Blocks of a multiprocessor: few queries take little of it, and need many loads in flight.
 template <int N>
@@ -145,11 +150,15 @@ struct hit_list {
   std::uint16_t groups[kListGroups];  // whose: lane * groups of a thread + group
 };
 
+constexpr int kTilesKept = 2;  // of whose rows the terms stay: the tile at work, and that of the listed hits
+
 template <int N>
 struct filter_shared {
   filter_weights weights[N];
   asked_pair asked[kGroups][N / 2];
   hit_list hits[kWarps];
+  known_row rows[kTilesKept][kWarps][core::kPlaneRows];
+  std::uint32_t counts[N];   // of candidates in the block's segments
   float largest[3][kWarps];  // residual, norm and unit among a warp's rows
   std::uint64_t barrier;
 };
@@ -162,7 +171,7 @@ __host__ __device__ constexpr std::int64_t shared_bytes(std::int64_t chunks) {
 __device__ __forceinline__ void load_chunk(uint4 (&codes)[kSteps], const uint4* from, int chunk, int steps) {
 #pragma unroll
   for (int s = 0; s < kSteps; s++)  // past the end, any codes will do: the columns are 0 there
-    codes[s] = __ldcs(from + min(chunk * kSteps + s, steps - 1) * kWarp);
+    codes[s] = load_streaming(from + min(chunk * kSteps + s, steps - 1) * kWarp);
 }
 
 /// The threads of a warpgroup meet.
@@ -224,19 +233,22 @@ __device__ __forceinline__ bool ask(filter_shared<N>& shared, const row_test (&t
 __device__ __forceinline__ int row_of_sum(int i) { return i / 2 % 2; }
 __device__ __forceinline__ int column_of_sum(int i, int lane) { return i / 4 * 8 + lane % 4 * 2 + i % 2; }
 
-/// Appends a row to a query's list if its upper end reaches the target.
+/// Appends a row to a query's candidates if its upper end reaches the target.
 template <int N>
 __device__ __forceinline__ void append_row(const filter_args& args, filter_shared<N>& shared, int first_query,
                                            int column, std::uint32_t position, const known_row& known,
                                            std::int32_t product) {
   const int query = first_query + column;
   if (query >= args.batch.count || position >= args.rows) return;
-  const float high = core::interval_of(args.by, args.batch.terms[query], known.row, known.inverse_norm, product).high;
+  const float high =
+      core::interval_of(args.by, args.batch.terms[query], known.row(), known.inverse_norm(), product).high;
   if (high < args.batch.targets[query]) return;
   const std::uint32_t key = core::ascending_key(high == high ? high : __uint_as_float(0x7F800000u));
-  const std::uint32_t place = atomicAdd(args.lists.counts + query, 1u);
-  if (place < args.lists.capacity)
-    args.lists.keys[query * args.lists.capacity + place] = core::row_key(key, position);
+  const std::uint32_t place = atomicAdd(&shared.counts[column], 1u);
+  const candidate_segments& to = args.candidates;
+  const std::int64_t segment = static_cast<std::int64_t>(query) * to.segments + blockIdx.x / args.column_tiles;
+  if (place < static_cast<std::uint32_t>(to.capacity))
+    to.keys[segment * to.capacity + place] = core::row_key(key, position);
   else
     shared.weights[column] = weights_of_none();  // too many: the query will be searched in full
 }
@@ -244,18 +256,17 @@ __device__ __forceinline__ void append_row(const filter_args& args, filter_share
 /// Holds the groups of a warp's list to their own rows' terms, and appends the hits among them; a lane each.
 template <int N>
 __device__ __forceinline__ void append_listed(const filter_args& args, filter_shared<N>& shared, int first_query,
-                                              std::uint32_t block, int listed) {
+                                              std::uint32_t block, int kept, int listed) {
   constexpr int kGroupsOfThread = N / 2 / kGroupSums;
   const int lane = threadIdx.x % kWarp;
-  hit_list& list = shared.hits[threadIdx.x / kWarp];
+  const hit_list& list = shared.hits[threadIdx.x / kWarp];
+  const known_row* rows = shared.rows[kept][threadIdx.x / kWarp];
   __syncwarp();
 #pragma unroll 1
   for (int entry = lane; entry < listed; entry += kWarp) {
     const int owner = list.groups[entry] / kGroupsOfThread;
     const int first_sum = list.groups[entry] % kGroupsOfThread * kGroupSums;
-    const known_row known[2] = {load_row(args, block, owner / 4), load_row(args, block, owner / 4 + 8)};
-    const row_test tests[2] = {test_of(known[0].row, known[0].inverse_norm, args.by),
-                               test_of(known[1].row, known[1].inverse_norm, args.by)};
+    const row_test tests[2] = {test_of(rows[owner / 4], args.by), test_of(rows[owner / 4 + 8], args.by)};
     const auto* sums = reinterpret_cast<const std::int32_t*>(list.sums[entry]);
     unsigned hits = 0;
 #pragma unroll
@@ -268,9 +279,9 @@ __device__ __forceinline__ void append_listed(const filter_args& args, filter_sh
 #pragma unroll 1
     for (; hits != 0; hits &= hits - 1) {
       const int i = __ffs(static_cast<int>(hits)) - 1;
-      const int r = row_of_sum(i);
-      append_row(args, shared, first_query, column_of_sum(first_sum + i, owner),
-                 block * core::kPlaneRows + owner / 4 + 8 * r, r ? known[1] : known[0], -sums[i]);
+      const int at = owner / 4 + 8 * row_of_sum(i);
+      append_row(args, shared, first_query, column_of_sum(first_sum + i, owner), block * core::kPlaneRows + at,
+                 rows[at], -sums[i]);
     }
   }
   __syncwarp();
@@ -312,7 +323,7 @@ __device__ __forceinline__ void list_group(hit_list& list, int place, int lane, 
 template <int N>
 __device__ __forceinline__ int list_hits(const filter_args& args, filter_shared<N>& shared, const row_test (&tests)[2],
                                          const std::int32_t (&sums)[N / 2], bool is_tame, int first_query,
-                                         std::uint32_t block) {
+                                         std::uint32_t block, int kept) {
   constexpr int kGroupsOfThread = N / 2 / kGroupSums;
   const int lane = threadIdx.x % kWarp;
   hit_list& list = shared.hits[threadIdx.x / kWarp];
@@ -345,7 +356,7 @@ __device__ __forceinline__ int list_hits(const filter_args& args, filter_shared<
     for (int group = 0; group < kGroupsOfThread; group++)
       if (mine >> group & 1u) list_group<N>(list, place++, lane, group, sums);
     const int listed_after = __shfl_sync(kFullWarp, before, min(first + kLanesAtOnce, kWarp) - 1);
-    append_listed(args, shared, first_query, block, listed_after - listed_before);
+    append_listed(args, shared, first_query, block, kept, listed_after - listed_before);
   }
   return 0;
 }
@@ -398,14 +409,15 @@ __device__ __forceinline__ void raise_best(const filter_args& args, const filter
   const int lane = threadIdx.x % kWarp;
   std::uint32_t keys[N / 4];
   float scales[2];
+  float squares[2];
   std::uint32_t rows[2];
   bool known[2];
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    known[r] = pair.first + 8 * r < args.rows && pair.rows[r].row.residual < __uint_as_float(0x7F800000u) &&
-               !(pair.rows[r].inverse_norm < 0.0f);
-    scales[r] = args.by == metric::cosine ? __fmul_rn(pair.rows[r].row.scale, pair.rows[r].inverse_norm)
-                                          : pair.rows[r].row.scale;
+    known[r] = pair.first + 8 * r < args.rows && pair.rows[r].residual < __uint_as_float(0x7F800000u) &&
+               !(args.by == metric::cosine && pair.rows[r].fourth < 0.0f);
+    squares[r] = args.by == metric::l2 ? pair.rows[r].fourth : 0.0f;
+    scales[r] = args.by == metric::cosine ? __fmul_rn(pair.rows[r].scale, pair.rows[r].fourth) : pair.rows[r].scale;
     rows[r] = merged * core::kPlaneRows + lane / 4 + 8 * r;
   }
 #pragma unroll
@@ -418,7 +430,7 @@ __device__ __forceinline__ void raise_best(const filter_args& args, const filter
       for (int r = 0; r < 2; r++) {
         const float product =
             __fmul_rn(__fsub_rn(__int_as_float(kOriginBits - sums[i + 2 * r + c]), kOrigin), scales[r]);
-        const float merit = __fmaf_rn(-square_weight, pair.rows[r].row.square, product);
+        const float merit = __fmaf_rn(-square_weight, squares[r], product);
         const std::uint32_t mine = (core::ascending_key(merit) & ~((1u << kRowBits) - 1u)) | rows[r];
         key = known[r] ? max(key, mine) : key;
       }
@@ -450,7 +462,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
     bulk_copy(columns, args.batch.columns + static_cast<std::int64_t>(column_tile) * column_bytes, column_bytes,
               &shared.barrier);
   }
-  for (int c = threadIdx.x; c < N; c += kThreads) shared.weights[c] = args.batch.weights[first_query + c];
+  for (int c = threadIdx.x; c < N; c += kThreads) {
+    shared.weights[c] = args.batch.weights[first_query + c];
+    shared.counts[c] = 0;
+  }
 
   const std::uint32_t blocks = (args.rows + core::kPlaneRows - 1) / core::kPlaneRows;
   const auto codes_of = [&](std::uint32_t tile) {
@@ -470,12 +485,20 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
   std::uint32_t best[kBestColumns<N>] = {};
   std::uint32_t visits = 0;
   std::uint32_t listed_block = 0;
+  int kept = 0;
   int listed = 0;
   for (; Sample ? visits * workers < args.tiles : i < args.tiles; i += workers) {
-    const row_test tests[2] = {test_of(pair.rows[0].row, pair.rows[0].inverse_norm, args.by),
-                               test_of(pair.rows[1].row, pair.rows[1].inverse_norm, args.by)};
+    const row_test tests[2] = {test_of(pair.rows[0], args.by), test_of(pair.rows[1], args.by)};
     bool is_tame = true;
-    if constexpr (!Sample) is_tame = ask(shared, tests);
+    if constexpr (!Sample) {
+      kept = (kept + 1) % kTilesKept;
+      if (lane % 4 == 0) {
+        known_row* rows = shared.rows[kept][threadIdx.x / kWarp];
+        rows[lane / 4] = pair.rows[0];
+        rows[lane / 4 + 8] = pair.rows[1];
+      }
+      is_tame = ask(shared, tests);
+    }
     std::int32_t sums[N / 2];
     for (int first = 0; first < args.chunks; first += kHeld) {
 #pragma unroll
@@ -491,7 +514,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
           if (first + c + kHeld - 1 < args.chunks)
             load_chunk(codes[(c + kHeld - 1) % kHeld], from, first + c + kHeld - 1, args.steps);
           if (!Sample && first + c == kBusyChunk) {
-            append_listed(args, shared, first_query, listed_block, listed);
+            append_listed(args, shared, first_query, listed_block, (kept + 1) % kTilesKept, listed);
             listed = 0;
           }
         }
@@ -520,12 +543,20 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
         }
       }
     } else {
-      if (args.chunks <= kBusyChunk) append_listed(args, shared, first_query, listed_block, listed);
+      if (args.chunks <= kBusyChunk)
+        append_listed(args, shared, first_query, listed_block, (kept + 1) % kTilesKept, listed);
       listed_block = now.first / core::kPlaneRows;
-      listed = list_hits<N>(args, shared, tests, sums, is_tame, first_query, listed_block);
+      listed = list_hits<N>(args, shared, tests, sums, is_tame, first_query, listed_block, kept);
     }
   }
-  if constexpr (!Sample) append_listed(args, shared, first_query, listed_block, listed);
+  if constexpr (!Sample) {
+    append_listed(args, shared, first_query, listed_block, kept, listed);
+    __syncthreads();
+    const std::uint32_t segment = blockIdx.x / args.column_tiles;
+    for (int c = threadIdx.x; c < N && first_query + c < args.batch.count; c += kThreads)
+      args.candidates.counts[static_cast<std::int64_t>(first_query + c) * args.candidates.segments + segment] =
+          shared.counts[c];
+  }
 }
 
 filter_args args_of(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice) {
@@ -602,6 +633,13 @@ sample_plan plan_filter_sample(const core::flat_corpus& corpus, const filter_bat
   return plan;
 }
 
+std::int32_t count_segments(const core::flat_corpus& corpus, const filter_batch& batch, int multiprocessors) {
+  const filter_args args = args_of(corpus, batch, {});
+  return with_tile(batch.tile, [&](auto n) {
+    return static_cast<std::int32_t>(workers_of<decltype(n)::value, false>(args, multiprocessors) / kGroups);
+  });
+}
+
 void launch_filter_sample(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
                           const sample_plan& plan, std::uint32_t* maxima, int multiprocessors) {
   filter_args args = args_of(corpus, batch, plan.choice);
@@ -614,9 +652,9 @@ void launch_filter_sample(cudaStream_t stream, const core::flat_corpus& corpus, 
 }
 
 void launch_filter(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
-                   const candidate_lists& lists, int multiprocessors) {
+                   const candidate_segments& candidates, int multiprocessors) {
   filter_args args = args_of(corpus, batch, {});
-  args.lists = lists;
+  args.candidates = candidates;
   with_tile(batch.tile, [&](auto n) {
     launch_tile<decltype(n)::value, false>(stream, args, multiprocessors, "launching the filter");
   });

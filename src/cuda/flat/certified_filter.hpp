@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/backend.hpp"
 #include "core/certified.hpp"
-#include "cuda/flat/select.hpp"
 
 namespace shortlist::cuda {
 
@@ -44,6 +44,17 @@ inline constexpr int kFilterRows = 64;
 inline constexpr std::uint32_t kMaxMerged = 4;  ///< tiles whose maxima become one, at most
 inline constexpr int kColumnTiles[] = {16, 64, 128, 256};
 
+/// A batch's candidates. Those of a query lie in segments, one for each block of the filter that had its columns.
+struct candidate_segments {
+  std::uint64_t* keys = nullptr;    ///< [queries, segments, capacity]
+  std::uint32_t* counts = nullptr;  ///< [queries, segments]; where it exceeds the capacity, keys are missing
+  std::int32_t segments = 0;
+  std::int32_t capacity = 0;
+};
+
+/// How many segments a query's candidates lie in.
+std::int32_t count_segments(const core::flat_corpus& corpus, const filter_batch& batch, int multiprocessors);
+
 /// The widest tile of columns that fits shared memory at this dim; 0 if none does.
 int widest_column_tile(std::int64_t dim);
 
@@ -77,9 +88,9 @@ sample_plan plan_filter_sample(const core::flat_corpus& corpus, const filter_bat
 void launch_filter_sample(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
                           const sample_plan& plan, std::uint32_t* maxima, int multiprocessors);
 
-/// Appends core::row_key(key of the interval's upper end, position) to a query's list for every row whose upper end
-/// reaches the target. Counts go on past the capacity; what does not fit is not stored.
+/// Appends core::row_key(key of the interval's upper end, position) to a query's candidates for every row whose upper
+/// end reaches the target.
 void launch_filter(cudaStream_t stream, const core::flat_corpus& corpus, const filter_batch& batch,
-                   const candidate_lists& lists, int multiprocessors);
+                   const candidate_segments& candidates, int multiprocessors);
 
 }  // namespace shortlist::cuda

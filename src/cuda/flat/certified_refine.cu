@@ -22,9 +22,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxCluster = 8;
-constexpr std::uint32_t kCachedKeys = 6144;           // of candidates
-constexpr std::uint32_t kSortRoom = kCachedKeys / 2;  // of scores: their keys are twice as long
-constexpr std::uint32_t kSlackShare = 8;              // about the k best: up to an eighth more
+constexpr std::uint32_t kCachedKeys = 6144;  // of candidates; as many as a sample has groups, or more
+constexpr std::uint32_t kSlackShare = 8;     // about the k best: up to an eighth more
 
 struct refine_args {
   batch_memory memory;
@@ -43,79 +42,83 @@ struct refine_args {
 };
 
 struct alignas(16) refine_shared {
-  union {
-    std::uint32_t candidates[kCachedKeys];
-    std::uint64_t scores[kSortRoom];
-  };
+  std::uint64_t keys[kCachedKeys];  // of candidates; at last of scores
   select_scratch<kThreads> select;
   std::uint32_t smallest;
   std::uint32_t largest;
   std::uint32_t there;
   std::uint32_t entered;
   std::uint32_t worst_key;
+  std::uint32_t overflow;
 };
 
-/// A query's candidates: keys in the order of upper ends or, in the sample, of estimates; 0 is none.
+/// A query's candidates: keys in the order of upper ends or, in the sample, of estimates; positions below. They are
+/// worked on in shared memory if they fit.
 class candidate_keys {
  public:
-  __device__ candidate_keys(const refine_args& args, refine_shared& shared, std::int64_t query, std::uint32_t n)
-      : args_(args), shared_(shared), query_(query), n_(n) {}
+  __device__ candidate_keys(const refine_args& args, refine_shared& shared, std::int64_t query)
+      : args_(args), shared_(shared), query_(query) {}
 
-  __device__ std::uint32_t count() const { return n_; }
-  __device__ bool cached() const { return n_ <= kCachedKeys; }
-
-  /// Brings the keys to shared memory, if they fit, and finds the smallest, the largest, and how many there are.
-  __device__ void load() {
+  /// Finds how many there are, the smallest and the largest. @returns false if some are missing.
+  __device__ bool load() {
     if (threadIdx.x == 0) {
       shared_.smallest = ~0u;
       shared_.largest = 0;
       shared_.there = 0;
+      shared_.overflow = 0;
     }
     __syncthreads();
     std::uint32_t smallest = ~0u;
     std::uint32_t largest = 0;
-    std::uint32_t there = 0;
+    const auto enter = [&](std::uint64_t key, std::uint32_t place) {
+      if (place < kCachedKeys) shared_.keys[place] = key;
+      smallest = min(smallest, core::key_of(key));
+      largest = max(largest, core::key_of(key));
+    };
+    if (args_.last) {
+      const candidate_segments& from = args_.memory.candidates;
+      const int lane = threadIdx.x % kWarp;
+      for (std::int32_t segment = threadIdx.x / kWarp; segment < from.segments; segment += kWarps) {
+        const std::uint32_t n = from.counts[query_ * from.segments + segment];
+        std::uint32_t place = 0;
+        if (lane == 0) {
+          if (n > static_cast<std::uint32_t>(from.capacity)) shared_.overflow = 1;
+          place = atomicAdd(&shared_.there, n);
+        }
+        place = __shfl_sync(kFullWarp, place, 0);
+        const std::uint64_t* keys = segment_at(segment);
+        for (std::uint32_t i = lane; i < min(n, static_cast<std::uint32_t>(from.capacity)); i += kWarp)
+          enter(keys[i], place + i);
+      }
+    } else {
+      const std::uint32_t* maxima = args_.memory.maxima + query_ * args_.sample.groups;
 #pragma unroll 4
-    for (std::uint32_t i = threadIdx.x; i < n_; i += kThreads) {
-      const std::uint32_t key = stored(i);
-      if (cached()) shared_.candidates[i] = key;
-      smallest = min(smallest, key - 1);  // none wraps to the largest
-      largest = max(largest, key);
-      there += key != 0;
+      for (std::uint32_t i = threadIdx.x; i < args_.sample.groups; i += kThreads) {
+        const std::uint32_t key = maxima[i];
+        if (key != 0) enter(core::row_key(key, args_.sample.position_of(i, key)), atomicAdd(&shared_.there, 1u));
+      }
     }
     smallest = __reduce_min_sync(kFullWarp, smallest);
     largest = __reduce_max_sync(kFullWarp, largest);
-    there = __reduce_add_sync(kFullWarp, there);
     if (threadIdx.x % kWarp == 0) {
       atomicMin(&shared_.smallest, smallest);
       atomicMax(&shared_.largest, largest);
-      atomicAdd(&shared_.there, there);
     }
     __syncthreads();
-  }
-
-  /// Calls f(distinct key, index) for this thread's share.
-  template <class F>
-  __device__ __forceinline__ void visit(F&& f) const {
-#pragma unroll 4
-    for (std::uint32_t i = threadIdx.x; i < n_; i += kThreads) {
-      const std::uint32_t key = cached() ? shared_.candidates[i] : stored(i);
-      if (key != 0) f(core::row_key(key, i), i);
-    }
+    return shared_.overflow == 0;
   }
 
   /// A number that min(k, all) to k and some more keys reach.
   __device__ std::uint64_t cut(std::uint32_t k) {
     if (shared_.there <= k) return 1;
     if (!cached())
-      return block_cut_radix<kThreads>([&](auto f) { visit([&](std::uint64_t key, std::uint32_t) { f(key); }); }, k,
-                                       shared_.select);
+      return block_cut_radix<kThreads>([&](auto f) { visit([&](std::uint64_t& key) { f(key); }); }, k, shared_.select);
     int phase = 0;
-    const std::uint64_t low = static_cast<std::uint64_t>(shared_.smallest + 1) << 32;
+    const std::uint64_t low = static_cast<std::uint64_t>(shared_.smallest) << 32;
     const std::uint64_t high = (static_cast<std::uint64_t>(shared_.largest) << 32) | ~0u;
     return search_cut(low, shared_.there, high, k, k / kSlackShare, [&](std::uint64_t least) {
       std::uint32_t count = 0;
-      visit([&](std::uint64_t key, std::uint32_t) { count += key >= least; });
+      visit([&](std::uint64_t& key) { count += key >= least; });
       return block_sum(count, shared_.select, phase);
     });
   }
@@ -126,33 +129,43 @@ class candidate_keys {
     const query_lists& to = args_.memory.scored;
     if (threadIdx.x == 0) shared_.entered = scored;
     __syncthreads();
-    visit([&](std::uint64_t key, std::uint32_t i) {
-      if (key < cut) return;
+    visit([&](std::uint64_t& key) {
+      if (key < cut || key == core::kNoRow) return;
       const std::uint32_t place = atomicAdd(&shared_.entered, 1u);
-      const std::uint32_t position =
-          args_.last ? core::position_of(*listed(i)) : args_.sample.position_of(i, core::key_of(key));
-      if (place < to.capacity) to.keys[query_ * to.capacity + place] = core::row_key(0, position);
-      if (cached())
-        shared_.candidates[i] = 0;
-      else if (args_.last)
-        *listed(i) = core::kNoRow;
+      if (place < to.capacity) to.keys[query_ * to.capacity + place] = key;
+      key = core::kNoRow;
     });
     __syncthreads();
     return shared_.entered;
   }
 
  private:
-  __device__ std::uint64_t* listed(std::uint32_t i) const {
-    return args_.memory.candidates.keys + query_ * args_.memory.candidates.capacity + i;
+  __device__ bool cached() const { return shared_.there <= kCachedKeys; }
+  __device__ std::uint64_t* segment_at(std::int32_t segment) const {
+    const candidate_segments& from = args_.memory.candidates;
+    return from.keys + (query_ * from.segments + segment) * from.capacity;
   }
-  __device__ std::uint32_t stored(std::uint32_t i) const {
-    return args_.last ? core::key_of(*listed(i)) : args_.memory.maxima[query_ * args_.sample.groups + i];
+
+  /// Calls f(key) for this thread's share; the key may be replaced by kNoRow. The sample always fits.
+  template <class F>
+  __device__ __forceinline__ void visit(F&& f) const {
+    if (cached()) {
+      const std::uint32_t n = shared_.there;
+#pragma unroll 4
+      for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(shared_.keys[i]);
+      return;
+    }
+    const candidate_segments& from = args_.memory.candidates;
+    for (std::int32_t segment = threadIdx.x / kWarp; segment < from.segments; segment += kWarps) {
+      std::uint64_t* keys = segment_at(segment);
+      const std::uint32_t n = from.counts[query_ * from.segments + segment];
+      for (std::uint32_t i = threadIdx.x % kWarp; i < n; i += kWarp) f(keys[i]);
+    }
   }
 
   const refine_args& args_;
   refine_shared& shared_;
   std::int64_t query_;
-  std::uint32_t n_;
 };
 
 /// Gives the rows of scored[first, last) their scores; all blocks of the cluster. Known to all of them after the next
@@ -192,19 +205,19 @@ __device__ void write_best(const refine_args& args, std::int64_t query, std::uin
                            std::uint64_t* sorted) {
   const std::uint64_t* list = args.memory.scored.keys + query * args.memory.scored.capacity;
   const std::uint32_t k = args.kept;
-  const bool fits = n <= kSortRoom;
+  const bool fits = n <= kCachedKeys;
   const auto visit = [&](auto f) {
 #pragma unroll 4
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(fits ? shared.scores[i] : __ldcg(list + i));
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(fits ? shared.keys[i] : __ldcg(list + i));
   };
   if (threadIdx.x == 0) shared.entered = 0;
   if (fits) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) shared.scores[i] = __ldcg(list + i);
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) shared.keys[i] = __ldcg(list + i);
   }
   for (int i = threadIdx.x; i < args.sorted_room; i += kThreads) sorted[i] = core::kNoRow;
   __syncthreads();
   const std::uint64_t cut = n <= k ? 1
-                            : fits ? block_cut<kThreads>(shared.scores, n, k, 0, shared.select)
+                            : fits ? block_cut<kThreads>(shared.keys, n, k, 0, shared.select)
                                    : block_cut_radix<kThreads>(visit, k, shared.select);
   visit([&](std::uint64_t key) {
     if (key >= cut) sorted[atomicAdd(&shared.entered, 1u)] = key;
@@ -232,10 +245,7 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant_
   query_state& state = memory.states[query];
   const bool leads = cluster_rank() == 0;
   const std::uint32_t k = args.kept;
-  candidate_keys candidates(
-      args, shared, query,
-      args.last ? memory.candidates.counts[query] : static_cast<std::uint32_t>(args.sample.groups));
-  const bool in_full = state.in_full || (args.last && candidates.count() > memory.candidates.capacity);
+  candidate_keys candidates(args, shared, query);
   const auto scored_now = [&] { return *const_cast<volatile std::uint32_t*>(&state.scored); };
 
   const int padded = (args.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
@@ -244,12 +254,16 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant_
   if (threadIdx.x == 0) shared.worst_key = ~0u;
   __syncthreads();
 
-  if (!in_full && leads) {
-    candidates.load();
-    const std::uint32_t moved = candidates.move(candidates.cut(k), 0);
-    if (threadIdx.x == 0) state.scored = moved;
+  if (leads && !state.in_full) {
+    const bool is_complete = candidates.load();
+    const std::uint32_t moved = is_complete ? candidates.move(candidates.cut(k), 0) : 0;
+    if (threadIdx.x == 0) {
+      state.scored = moved;
+      state.in_full = !is_complete;
+    }
   }
   cluster_sync();
+  const bool in_full = *const_cast<volatile std::uint32_t*>(&state.in_full) != 0;
   const std::uint32_t enough = in_full ? 0 : scored_now();
   score_rows<E, L2>(args, query, 0, enough, query_vector, shared);
   cluster_sync();

@@ -9,7 +9,6 @@
 #include "core/certified.hpp"
 #include "cuda/flat/certified_batch.hpp"
 #include "cuda/flat/certified_filter.hpp"
-#include "cuda/flat/select.hpp"
 
 namespace shortlist::cuda {
 
@@ -30,15 +29,15 @@ struct batch_memory {
   unsigned char* columns;    ///< see filter_batch
   core::query_terms* terms;  ///< [padded to whole tiles], as weights and targets
   filter_weights* weights;
-  float* targets;               ///< merits that rows must reach
-  query_state* states;          ///< [queries]
-  std::uint32_t* maxima;        ///< of the sample, see launch_filter_sample
-  candidate_lists candidates;   ///< keys of upper ends
-  query_lists scored;           ///< keys of scores
-  std::uint32_t* full_count;    ///< queries that are searched in full,
-  std::uint32_t* full_queries;  ///< which they are,
-  float* gathered;              ///< their vectors side by side,
-  float* full_scores;           ///< and their answers
+  float* targets;                 ///< merits that rows must reach
+  query_state* states;            ///< [queries]
+  std::uint32_t* maxima;          ///< of the sample, see launch_filter_sample
+  candidate_segments candidates;  ///< keys of upper ends
+  query_lists scored;             ///< keys of scores
+  std::uint32_t* full_count;      ///< queries that are searched in full,
+  std::uint32_t* full_queries;    ///< which they are,
+  float* gathered;                ///< their vectors side by side,
+  float* full_scores;             ///< and their answers
   std::int64_t* full_ids;
 };
 
