@@ -128,9 +128,10 @@ __device__ __forceinline__ row_pair load_rows(const filter_args& args, std::uint
   return {{load_row(args, there, at), load_row(args, there, at + 8)}, block * core::kPlaneRows + at};
 }
 
-/// How many chunks of codes a lane has in registers, the one at work included.
-template <int N>
-inline constexpr int kChunksHeld = 3;
+/// How many chunks of codes a lane has in registers, the one at work included. A sample of 256 columns has no room for
+/// more.
+template <int N, bool Sample>
+inline constexpr int kChunksHeld = Sample&& N == 256 ? 2 : 3;
 
 /// Blocks of a multiprocessor: few queries take little of it, and need many loads in flight.
 template <int N>
@@ -472,7 +473,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
     const std::uint32_t block = min(tile * (kFilterRows / core::kPlaneRows) + warp, blocks - 1);
     return reinterpret_cast<const uint4*>(args.plane + block * args.block_bytes) + lane;
   };
-  constexpr int kHeld = kChunksHeld<N>;
+  constexpr int kHeld = kChunksHeld<N, Sample>;
   uint4 codes[kHeld][kSteps];
   const uint4* from = codes_of(i < args.tiles ? tile_at(i, args.choice) : 0);
 #pragma unroll

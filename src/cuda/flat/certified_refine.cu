@@ -46,7 +46,8 @@ struct alignas(16) refine_shared {
   select_scratch<kThreads> select;
   std::uint32_t smallest;
   std::uint32_t largest;
-  std::uint32_t there;
+  std::uint32_t there;   // candidates
+  std::uint32_t stored;  // places of `keys` that they lie in
   std::uint32_t entered;
   std::uint32_t worst_key;
   std::uint32_t overflow;
@@ -72,30 +73,25 @@ class candidate_keys {
     std::uint32_t largest = 0;
     const auto enter = [&](std::uint64_t key, std::uint32_t place) {
       if (place < kCachedKeys) shared_.keys[place] = key;
+      if (key == core::kNoRow) return;
       smallest = min(smallest, core::key_of(key));
       largest = max(largest, core::key_of(key));
     };
     if (args_.last) {
-      const candidate_segments& from = args_.memory.candidates;
-      const int lane = threadIdx.x % kWarp;
-      for (std::int32_t segment = threadIdx.x / kWarp; segment < from.segments; segment += kWarps) {
-        const std::uint32_t n = from.counts[query_ * from.segments + segment];
-        std::uint32_t place = 0;
-        if (lane == 0) {
-          if (n > static_cast<std::uint32_t>(from.capacity)) shared_.overflow = 1;
-          place = atomicAdd(&shared_.there, n);
-        }
-        place = __shfl_sync(kFullWarp, place, 0);
-        const std::uint64_t* keys = segment_at(segment);
-        for (std::uint32_t i = lane; i < min(n, static_cast<std::uint32_t>(from.capacity)); i += kWarp)
-          enter(keys[i], place + i);
-      }
+      load_segments(enter);
     } else {
       const std::uint32_t* maxima = args_.memory.maxima + query_ * args_.sample.groups;
+      std::uint32_t there = 0;
 #pragma unroll 4
       for (std::uint32_t i = threadIdx.x; i < args_.sample.groups; i += kThreads) {
         const std::uint32_t key = maxima[i];
-        if (key != 0) enter(core::row_key(key, args_.sample.position_of(i, key)), atomicAdd(&shared_.there, 1u));
+        enter(key == 0 ? core::kNoRow : core::row_key(key, args_.sample.position_of(i, key)), i);
+        there += key != 0;
+      }
+      there = __reduce_add_sync(kFullWarp, there);
+      if (threadIdx.x % kWarp == 0) {
+        atomicAdd(&shared_.there, there);
+        shared_.stored = args_.sample.groups;
       }
     }
     smallest = __reduce_min_sync(kFullWarp, smallest);
@@ -140,7 +136,55 @@ class candidate_keys {
   }
 
  private:
-  __device__ bool cached() const { return shared_.there <= kCachedKeys; }
+  static constexpr int kSegmentsInFlight = 8;
+
+  __device__ bool cached() const { return shared_.stored <= kCachedKeys; }
+
+  /// Calls enter(key, place) for every key of the query's segments. A warp takes 32 segments at a time, one a lane, and
+  /// reads several of them at once: most are shorter than a warp is wide.
+  template <class Enter>
+  __device__ __forceinline__ void load_segments(Enter enter) {
+    const candidate_segments& from = args_.memory.candidates;
+    const int lane = threadIdx.x % kWarp;
+    for (std::int32_t first = threadIdx.x / kWarp * kWarp; first < from.segments; first += kThreads) {
+      const bool real = first + lane < from.segments;
+      std::uint32_t n = real ? from.counts[query_ * from.segments + first + lane] : 0;
+      if (n > static_cast<std::uint32_t>(from.capacity)) {
+        shared_.overflow = 1;
+        n = from.capacity;
+      }
+      std::uint32_t place = n;
+#pragma unroll
+      for (int offset = 1; offset < kWarp; offset *= 2) {
+        const std::uint32_t other = __shfl_up_sync(kFullWarp, place, offset);
+        if (lane >= offset) place += other;
+      }
+      std::uint32_t begin = 0;
+      if (lane == kWarp - 1) begin = atomicAdd(&shared_.there, place);
+      place += __shfl_sync(kFullWarp, begin, kWarp - 1) - n;
+#pragma unroll 1
+      for (int s = 0; s < kWarp; s += kSegmentsInFlight) {
+        std::uint64_t keys[kSegmentsInFlight];
+        std::uint32_t counts[kSegmentsInFlight];
+        std::uint32_t places[kSegmentsInFlight];
+#pragma unroll
+        for (int i = 0; i < kSegmentsInFlight; i++) {
+          counts[i] = __shfl_sync(kFullWarp, n, s + i);
+          places[i] = __shfl_sync(kFullWarp, place, s + i);
+          if (lane < counts[i]) keys[i] = segment_at(first + s + i)[lane];
+        }
+#pragma unroll
+        for (int i = 0; i < kSegmentsInFlight; i++) {
+          if (lane < counts[i]) enter(keys[i], places[i] + lane);
+          for (std::uint32_t more = lane + kWarp; more < counts[i]; more += kWarp)
+            enter(segment_at(first + s + i)[more], places[i] + more);
+        }
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.stored = shared_.there;
+  }
+
   __device__ std::uint64_t* segment_at(std::int32_t segment) const {
     const candidate_segments& from = args_.memory.candidates;
     return from.keys + (query_ * from.segments + segment) * from.capacity;
@@ -150,7 +194,7 @@ class candidate_keys {
   template <class F>
   __device__ __forceinline__ void visit(F&& f) const {
     if (cached()) {
-      const std::uint32_t n = shared_.there;
+      const std::uint32_t n = shared_.stored;
 #pragma unroll 4
       for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(shared_.keys[i]);
       return;
