@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -15,9 +16,12 @@
 #include "core/plan.hpp"
 #include "cuda/entry.hpp"
 #include "cuda/flat/norms.hpp"
+#include "cuda/flat/plane.hpp"
+#include "cuda/flat/plane_summary.hpp"
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/check.cuh"
+#include "cuda/runtime/memory.cuh"
 #include "cuda/runtime/stream_memory.cuh"
 #include "cuda/sample/sample_rows.hpp"
 #include "cuda/top_k/block_rows.hpp"
@@ -30,92 +34,11 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kMinComputeCapability = 9;        // the kernels use Hopper's copy engine
-constexpr std::int64_t kAllocationSlack = 256;  // kernels may read, never write, up to here past an array's end
+constexpr int kMinComputeCapability = 9;                 // the kernels use Hopper's copy engine
 constexpr std::int64_t kMappedResultBytes = 256 * 1024;  // larger results are copied down instead of written through
 constexpr int kSpinsBetweenChecks = 4096;  // looks at the completion flag between two looks for a failed launch
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
-
-/// Device memory that frees itself.
-class device_memory {
- public:
-  device_memory() = default;
-  explicit device_memory(std::int64_t bytes) : bytes_(bytes + kAllocationSlack) {
-    const cudaError_t code = cudaMalloc(&data_, static_cast<std::size_t>(bytes_));
-    if (code == cudaErrorMemoryAllocation) throw_out_of_memory(bytes);
-    check(code, "allocating GPU memory");
-  }
-  device_memory(device_memory&& other) noexcept { swap(other); }
-  device_memory& operator=(device_memory&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~device_memory() {
-    if (data_) cudaFree(data_);
-  }
-
-  void* get() const { return data_; }
-  std::int64_t bytes() const { return bytes_; }
-  void* take() { return std::exchange(data_, nullptr); }
-
- private:
-  [[noreturn]] static void throw_out_of_memory(std::int64_t bytes) {
-    cudaGetLastError();  // not sticky: clear it, so that the next call starts clean
-    std::size_t free_bytes = 0;
-    std::size_t total_bytes = 0;
-    cudaMemGetInfo(&free_bytes, &total_bytes);
-    throw out_of_memory("GPU memory: " + core::readable_bytes(bytes) + " asked for; free are " +
-                        core::readable_bytes(static_cast<std::int64_t>(free_bytes)) + " of " +
-                        core::readable_bytes(static_cast<std::int64_t>(total_bytes)));
-  }
-
-  void swap(device_memory& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-  }
-  void* data_ = nullptr;
-  std::int64_t bytes_ = 0;
-};
-
-/// Pinned host memory that the GPU sees too.
-class mapped_memory {
- public:
-  mapped_memory() = default;
-  explicit mapped_memory(std::int64_t bytes) : bytes_(bytes) {
-    check(cudaHostAlloc(&host_, static_cast<std::size_t>(bytes), cudaHostAllocMapped | cudaHostAllocPortable),
-          "allocating pinned host memory");
-    check(cudaHostGetDevicePointer(&device_, host_, 0), "mapping pinned host memory");
-  }
-  mapped_memory(mapped_memory&& other) noexcept { swap(other); }
-  mapped_memory& operator=(mapped_memory&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~mapped_memory() {
-    if (host_) cudaFreeHost(host_);
-  }
-
-  template <class T>
-  T* host(std::int64_t offset_bytes = 0) const {
-    return reinterpret_cast<T*>(static_cast<unsigned char*>(host_) + offset_bytes);
-  }
-  template <class T>
-  T* device(std::int64_t offset_bytes = 0) const {
-    return reinterpret_cast<T*>(static_cast<unsigned char*>(device_) + offset_bytes);
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  void swap(mapped_memory& other) noexcept {
-    std::swap(host_, other.host_);
-    std::swap(device_, other.device_);
-    std::swap(bytes_, other.bytes_);
-  }
-  void* host_ = nullptr;
-  void* device_ = nullptr;
-  std::int64_t bytes_ = 0;
-};
 
 /// Scratch of one search: the algorithms' workspaces and, for host searches, staging of queries and results.
 struct cuda_scratch final : core::scratch {
@@ -160,10 +83,21 @@ class cuda_backend final : public core::backend {
 
   void* allocate(std::int64_t bytes) override {
     const current_device here(ordinal_);
-    return device_memory(bytes).take();
+    return keep(on_device_, device_memory(bytes), &device_memory::get);
   }
 
-  void release(void* memory) noexcept override { cudaFree(memory); }
+  void* allocate_on_host(std::int64_t bytes) override {
+    const current_device here(ordinal_);
+    return keep(on_host_, mapped_memory(bytes), &mapped_memory::get);
+  }
+
+  void release(void* memory) noexcept override {
+    std::unordered_map<void*, device_memory>::node_type from_device;  // freed after the lock is
+    std::unordered_map<void*, mapped_memory>::node_type from_host;
+    const std::lock_guard lock(mutex_);
+    from_device = on_device_.extract(memory);
+    from_host = on_host_.extract(memory);
+  }
 
   void zero(void* stream, void* memory, std::int64_t bytes) override {
     const current_device here(ordinal_);
@@ -174,17 +108,15 @@ class cuda_backend final : public core::backend {
                  std::int64_t from_stride_bytes, std::int64_t row_bytes, std::int64_t rows) override {
     if (rows == 0 || row_bytes == 0) return;
     const current_device here(ordinal_);
-    const cudaMemcpyKind direction = kind == core::copy_kind::host_to_device   ? cudaMemcpyHostToDevice
-                                     : kind == core::copy_kind::device_to_host ? cudaMemcpyDeviceToHost
-                                                                               : cudaMemcpyDeviceToDevice;
+    constexpr cudaMemcpyKind kByAddress = cudaMemcpyDefault;  // an index's rows may lie in host memory
     const bool dense = rows == 1 || (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes);
     const auto width = static_cast<std::size_t>(row_bytes);
     const auto height = static_cast<std::size_t>(rows);
     if (dense)
-      check(cudaMemcpyAsync(to, from, width * height, direction, native(stream)), "copying rows");
+      check(cudaMemcpyAsync(to, from, width * height, kByAddress, native(stream)), "copying rows");
     else
       check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_stride_bytes), from,
-                              static_cast<std::size_t>(from_stride_bytes), width, height, direction, native(stream)),
+                              static_cast<std::size_t>(from_stride_bytes), width, height, kByAddress, native(stream)),
             "copying rows");
     if (kind != core::copy_kind::device_to_device) synchronize(stream);
   }
@@ -219,7 +151,19 @@ class cuda_backend final : public core::backend {
     launch_inverse_norms(native(stream), corpus, first, count, inverse_norms);
   }
 
-  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) override {
+  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
+    return core::fragment_layout(dim, by).block_bytes();
+  }
+
+  void write_plane(void* stream, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
+                   std::byte* plane, core::plane_summary* summary) override {
+    const current_device here(ordinal_);
+    launch_write_plane(native(stream), corpus, first, count, plane);
+    launch_plane_summary(native(stream), corpus, first, count, plane, summary);
+  }
+
+  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim,
+                                              storage) override {
     const current_device here(ordinal_);
     auto made = std::make_unique<cuda_scratch>();
     made->limits = limits;
@@ -355,8 +299,20 @@ class cuda_backend final : public core::backend {
     std::atomic_thread_fence(std::memory_order_acquire);
   }
 
+  /// Owns what the index holds by its address.
+  template <class Memory>
+  void* keep(std::unordered_map<void*, Memory>& all, Memory made, void* (Memory::*address)() const) {
+    void* const data = (made.*address)();
+    const std::lock_guard lock(mutex_);
+    all.emplace(data, std::move(made));
+    return data;
+  }
+
   int ordinal_;
   cudaDeviceProp properties_{};
+  std::mutex mutex_;
+  std::unordered_map<void*, device_memory> on_device_;
+  std::unordered_map<void*, mapped_memory> on_host_;
 };
 
 int device_count() {
