@@ -81,7 +81,32 @@ constexpr flat_rule kCpuFlatRules[] = {
 // no bound on k.
 constexpr std::int64_t kCudaScanMaxK = 2048;
 
+// Smaller corpora lie in the L2 cache, and what certifying adds to a search takes longer than reading them.
+constexpr double kCudaCertifiedMinBytes = 32e6;
+// Queries go through the plane one after the other: so many take as long as tiles, which read rows once for all of
+// them.
+constexpr std::int64_t kCudaCertifiedMaxQueries = 4;
+constexpr std::int64_t kCudaCertifiedMaxHostQueries = 256;
+
 constexpr flat_rule kCudaFlatRules[] = {
+    {.max_queries = kCudaCertifiedMaxHostQueries,
+     .max_k = kCertifiedScanMaxK,
+     .max_dim = kCertifiedScanMaxDim,
+     .min_rows_per_k = 16,
+     .needs_plane = true,
+     .needs_host_rows = true,
+     .max_survivors = kMaxSurvivors,
+     .algorithm = flat_algorithm::certified,
+     .reason = "an int8 plane is on the GPU and the rows are not: only those that it cannot exclude cross the bus"},
+    {.max_queries = kCudaCertifiedMaxQueries,
+     .max_k = kCertifiedScanMaxK,
+     .max_dim = kCertifiedScanMaxDim,
+     .min_rows_bytes = kCudaCertifiedMinBytes,
+     .min_rows_per_k = 64,
+     .needs_plane = true,
+     .max_survivors = kMaxSurvivors,
+     .algorithm = flat_algorithm::certified,
+     .reason = kCertifiedReason},
     {.max_queries = 1,
      .max_k = kCudaScanMaxK,
      .algorithm = flat_algorithm::scan,
@@ -127,7 +152,8 @@ flat_choice flat_by_rules(device_kind kind, const search_shape& shape, const pla
 /// Whether an algorithm that was forced can take the shape.
 constexpr bool takes(device_kind kind, flat_algorithm algorithm, const search_shape& shape) {
   if (algorithm != flat_algorithm::certified) return true;
-  return kind == device_kind::cpu && shape.storage != storage::full;
+  const bool fits = kind == device_kind::cpu || (shape.k <= kCertifiedScanMaxK && shape.dim <= kCertifiedScanMaxDim);
+  return fits && shape.storage != storage::full;
 }
 
 /// Residuals over norms, on average; of normal rows where nothing is known.

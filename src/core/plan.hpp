@@ -26,6 +26,11 @@ struct flat_plan {
   std::string reason;  ///< one sentence: the rule that held, or the environment variable that forced it
 };
 
+// What certified search on CUDA devices takes, which the plan and its kernels agree on.
+inline constexpr std::int64_t kCertifiedScanMaxQueries = 1;  // that share one read of the plane
+inline constexpr std::int64_t kCertifiedScanMaxK = 2048;
+inline constexpr std::int64_t kCertifiedScanMaxDim = 16'384;
+
 /// Rows, of those of the shape, whose score a certified search is expected to compute for each query: docs/certified.md
 /// has the model. Of an empty summary nothing is known, and codes as good as those of normal rows are assumed.
 double expected_survivors(const search_shape& shape, const plane_summary& summary);

@@ -204,7 +204,7 @@ TEST_F(OnGpu, TheBudgetRefusesWhatIsBeyondIt) {
 TEST_F(OnGpu, HostRowsDoNotCountAgainstTheBudget) {
   const dataset data = make_dataset(element_type::f32, "normal", 20'000, 1024, 2, 46);  // 82 MB, its plane 21
   flat_index before(where_, {.dim = data.dim});
-  const std::int64_t limit = std::int64_t{60} << 20;
+  const std::int64_t limit = std::int64_t{75} << 20;
   const device_budget budget(std::to_string(limit));
   EXPECT_THROW(before.add(data.row_view()), out_of_memory);
   flat_index index(where_, {.dim = data.dim, .storage = storage::int8_and_host});
