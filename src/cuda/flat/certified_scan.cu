@@ -113,8 +113,7 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
                      ((since & (since - 1)) == 0 || since % args.refresh_draws == 0);
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
     if (__any_sync(kFullWarp, appended > refreshed_at + args.pressure)) {
-      refresh_threshold(args, shared, lane, true, listed);
-      judge_filter(args, shared, lane);
+      if (refresh_threshold(args, shared, lane, true, listed)) judge_filter(args, shared, lane, primed);
     } else if (due && static_cast<std::int64_t>(draw) * gridDim.x < args.groups) {
       refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
     }

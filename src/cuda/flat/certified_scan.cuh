@@ -21,6 +21,8 @@ inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment:
 /// rows seen are there still, beyond those that a good filter leaves of a beginning.
 inline constexpr std::uint32_t kGiveUpShare = 4;
 inline constexpr std::uint32_t kLeftPerResult = 16;
+inline constexpr std::uint32_t kDrawsToPublish =
+    4;  ///< times the first draws: other blocks should have published by then
 
 struct certified_args : scan_search {
   const unsigned char* plane;
@@ -210,26 +212,29 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
   return at + __popc(surviving);
 }
 
-/// Looks at the latest survivors: where too many still reach the threshold, the filter is given up. One warp.
-__device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane) {
+/// Looks at the latest survivors, after the threshold was raised: where too many still reach it, the filter is given
+/// up. One warp.
+__device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane,
+                                             std::uint32_t primed) {
+  const std::uint64_t cut = threshold_of(shared);
+  const std::uint32_t draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
   std::uint32_t from = 0;
   std::uint32_t to = 0;
   if (lane == 0) {
     from = *reinterpret_cast<volatile std::uint32_t*>(&shared.judged_survivors);
     to = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
-    if (to - from <= args.pressure || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
+    const bool is_early = cut == 0 && draws < kDrawsToPublish * primed;
+    if (is_early || to - from < args.pressure || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
   }
   from = __shfl_sync(kFullWarp, from, 0);
   to = __shfl_sync(kFullWarp, to, 0);
   if (from == to) return;
   const survivor_list survivors = survivors_of(args, shared);
-  const std::uint64_t cut = threshold_of(shared);
   std::uint32_t left = 0;
 #pragma unroll 1
   for (std::uint32_t i = from + lane; i < to; i += kWarp) left += survivors[i] >= cut;
   left = __reduce_add_sync(kFullWarp, left);
   if (lane != 0) return;
-  const std::uint32_t draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
   const std::uint32_t rows = (draws - atomicExch(&shared.judged_draws, draws)) * args.group_blocks * core::kPlaneRows;
   if (left > rows / kGiveUpShare + kLeftPerResult * args.k / gridDim.x) atomicExch(&shared.reads_rows, 1u);
 }
