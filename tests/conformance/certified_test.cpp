@@ -92,9 +92,9 @@ TEST(CertifiedSearch, EqualsTheFullOneOnTheHardestData) {
 }
 
 TEST(CertifiedSearch, CountsWhatItScored) {
-  constexpr std::int64_t kRows = 60'000;
+  constexpr std::int64_t kRows = 150'000;
   constexpr std::int64_t kK = 10;
-  const dataset data = make_dataset(element_type::f32, "normal", kRows, 384, 24, 42);
+  const dataset data = make_dataset(element_type::f32, "normal", kRows, 128, 24, 42);
   for (const device& where : device::all()) {
     flat_index index(where, {.dim = data.dim, .storage = storage::int8_and_full});
     index.add(data.row_view());
@@ -117,7 +117,7 @@ TEST(CertifiedSearch, CountsWhatItScored) {
 }
 
 TEST(CertifiedSearch, ThePlanUsesThePlaneOfTightRowsAlone) {
-  constexpr std::int64_t kRows = 30'000;
+  constexpr std::int64_t kRows = 60'000;  // not in the L2 cache of a GPU
   for (const auto& [distribution, certifies] : {std::pair("normal", true), std::pair("nans", false)}) {
     const dataset data = make_dataset(element_type::f32, distribution, kRows, 512, 4, 43);
     const search_result expected = expected_result(data, metric::inner_product, 10);
