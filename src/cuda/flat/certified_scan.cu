@@ -26,22 +26,16 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr std::uint32_t kNoDraw = ~0u;
-
 /// Where lane 0 of a warp is in the order in which its stages are filled.
 struct stage_cursor {
   std::int64_t group;  // -1: none left
   std::int32_t piece;  // the next; all done: a group is to be drawn
 };
 
-/// Fills a stage with the next piece. Draw d of the block is group d * blocks + block, so that positions rise together.
+/// Fills a stage with the next piece, if need be of group `drawn`, which may be -1.
 __device__ __forceinline__ void issue_piece(const certified_args& args, certified_shared& shared, unsigned char* ring,
-                                            int slot, std::uint32_t draw, stage_cursor& cursor) {
-  if (cursor.piece == args.pieces) {
-    cursor.piece = 0;
-    cursor.group = static_cast<std::int64_t>(draw) * gridDim.x + blockIdx.x;
-    if (draw == kNoDraw || cursor.group >= args.groups) cursor = {-1, args.pieces};
-  }
+                                            int slot, std::int64_t drawn, stage_cursor& cursor) {
+  if (cursor.piece == args.pieces) cursor = {drawn, drawn < 0 ? args.pieces : 0};
   shared.stage_group[slot] = static_cast<std::int32_t>(cursor.group);
   if (cursor.group < 0) return;
   const std::int64_t first_block = cursor.group * args.group_blocks;
@@ -73,10 +67,12 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     const int slot = warp * args.stages + stage;
     const std::int64_t group = *reinterpret_cast<volatile std::int32_t*>(&shared.stage_group[slot]);
     if (group < 0) break;
-    std::uint32_t draw = kNoDraw;
+    std::uint32_t draw = 0;
+    std::int64_t drawn = -1;
     unsigned long long common = 0;  // now and then somebody looks at the threshold that all blocks share
     if (lane == 0 && cursor.piece == args.pieces && !reads_rows(shared)) {
       draw = atomicAdd(&shared.next_draw, 1u);
+      drawn = group_of(args, draw);
       if (draw % kDrawsPerLook == 0) common = common_threshold(args.control);
     }
     barrier_wait(&shared.barriers[slot], parity);
@@ -97,7 +93,7 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     }
     __syncwarp();
     if (lane == 0) {
-      issue_piece(args, shared, ring, slot, draw, cursor);
+      issue_piece(args, shared, ring, slot, drawn, cursor);
       if (common > threshold_of(shared)) atomicMax(&shared.threshold, common);
     }
     piece = is_last ? 0 : piece + 1;
@@ -109,12 +105,12 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     draw = __shfl_sync(kFullWarp, draw, 0);
     const std::uint32_t refreshed_at = *reinterpret_cast<volatile std::uint32_t*>(&shared.refreshed_at);
     const std::uint32_t since = draw - primed;
-    const bool due = draw != kNoDraw && since >= static_cast<std::uint32_t>(args.warps) &&
+    const bool due = draw >= primed && since >= static_cast<std::uint32_t>(args.warps) &&
                      ((since & (since - 1)) == 0 || since % args.refresh_draws == 0);
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
     if (__any_sync(kFullWarp, appended > refreshed_at + args.pressure)) {
       if (refresh_threshold(args, shared, lane, true, listed)) judge_filter(args, shared, lane, primed);
-    } else if (due && static_cast<std::int64_t>(draw) * gridDim.x < args.groups) {
+    } else if (due) {
       refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
     }
     __syncwarp();
@@ -130,8 +126,10 @@ __device__ __noinline__ void read_rows(const certified_args& args, certified_sha
     std::uint32_t draw = 0;
     if (lane == 0) draw = atomicAdd(&shared.next_draw, 1u);
     draw = __shfl_sync(kFullWarp, draw, 0);
-    const std::int64_t group = static_cast<std::int64_t>(draw) * gridDim.x + blockIdx.x;
-    if (group >= args.groups) break;
+    std::int64_t group = 0;
+    if (lane == 0) group = group_of(args, draw);
+    group = __shfl_sync(kFullWarp, group, 0);
+    if (group < 0) break;
     const std::int64_t end = min((group + 1) * group_rows, static_cast<std::int64_t>(args.count));
     std::uint32_t appended = 0;
     for (std::int64_t first = group * group_rows; first < end; first += kRowsAtOnce<E>) {
@@ -224,7 +222,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
     std::uint32_t draw = warp;
     for (int s = 0; s < args.stages; s++) {
       const bool draws = cursor.piece == args.pieces;
-      issue_piece(args, shared, ring, warp * args.stages + s, draw, cursor);
+      issue_piece(args, shared, ring, warp * args.stages + s, draws ? group_of(args, draw) : -1, cursor);
       if (draws) draw += args.warps;
     }
   }
@@ -234,7 +232,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   if (warp < args.warps) filter_plane(args, shared, ring, columns, cursor, primed);
   if (__any_sync(kFullWarp, reads_rows(shared))) read_rows<E, L2>(args, shared, query);
   __syncthreads();
-  refresh_at_end(args, shared, shared.survivor_count + shared.list_count, 0);
+  refresh_at_end(args, shared, shared.survivor_count + shared.list_count, 0, shared.list_count);
   const std::uint32_t scored = score_survivors<E, L2>(args, shared, query, reinterpret_cast<std::uint64_t*>(ring));
   write_slots(args, shared, reinterpret_cast<std::uint64_t*>(ring));
   if (threadIdx.x == 0) count_search(args, shared, scored);
@@ -290,8 +288,24 @@ ring_shape choose_ring(const core::fragment_layout& layout, std::int64_t ring_by
   return shape;
 }
 
-/// Rows that a block's spill may hold beyond its share of all: those of a group.
+/// How many groups blocks draw. A quarter is left to those that come first: multiprocessors differ by a sixth in how
+/// fast they read. A block takes at most twice its share of that, so that it is known how large spills must be.
+struct share_of_block {
+  std::int64_t own_draws;
+  std::int64_t most_draws;
+};
+
+share_of_block share_groups(std::int64_t groups, int blocks, const ring_shape& ring) {
+  const std::int64_t all = (groups + blocks - 1) / blocks;
+  const std::int64_t primed = static_cast<std::int64_t>(ring.warps) * ring.stages;
+  const std::int64_t own = std::min(all, std::max(primed, groups / blocks * 3 / 4));
+  const std::int64_t left = std::max<std::int64_t>(0, groups - own * blocks);
+  return {own, own + 2 * ((left + blocks - 1) / blocks)};
+}
+
+/// Rows that spills may hold beyond five quarters of all: those of a few groups a block.
 constexpr std::int64_t kSpillSlack = 2048;
+constexpr std::int64_t kRefreshes = 16;  // of the threshold, at least
 constexpr std::int64_t kCountersBytes = 256;
 
 using kernel_pointer = void (*)(certified_args);
@@ -332,7 +346,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   const ring_shape ring = choose_ring(layout, ring_bytes);
   const std::int64_t group_rows = static_cast<std::int64_t>(ring.group_blocks) * core::kPlaneRows;
   const std::int64_t groups = (corpus.count + group_rows - 1) / group_rows;
-  const std::int64_t draws = (groups + blocks - 1) / blocks;
+  const share_of_block share = share_groups(groups, blocks, ring);
   const std::optional<std::int64_t> forced = forced_survivors();
 
   certified_plan made{};
@@ -340,7 +354,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   static_cast<scan_search&>(args) =
       search_of(static_cast<unsigned char*>(workspace) + kCountersBytes, corpus, request, blocks);
   if (host_query) args.query = nullptr;
-  args.spill_capacity = draws * group_rows;
+  args.spill_capacity = std::min(share.most_draws, groups) * group_rows;
   args.warps = ring.warps;
   args.warp_rows = core::kPlaneRows;
   args.plane = reinterpret_cast<const unsigned char*>(corpus.plane);
@@ -350,6 +364,8 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   args.row_stride_bytes = corpus.row_stride_bytes;
   args.block_bytes = layout.block_bytes();
   args.groups = static_cast<std::uint32_t>(groups);
+  args.own_draws = static_cast<std::uint32_t>(share.own_draws);
+  args.most_draws = static_cast<std::uint32_t>(share.most_draws);
   args.group_blocks = ring.group_blocks;
   args.fragments = static_cast<std::int32_t>(layout.groups);
   args.pieces = ring.pieces;
@@ -361,7 +377,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   args.near_survivors =
       static_cast<std::uint32_t>(std::min<std::int64_t>(forced.value_or(kNearSurvivors), kNearSurvivors));
   args.pressure = std::min(args.near_survivors, kPressure);
-  args.refresh_draws = static_cast<std::uint32_t>(std::clamp<std::int64_t>(draws / 16, 16, 1024));
+  args.refresh_draws = static_cast<std::uint32_t>(std::clamp<std::int64_t>(groups / blocks / kRefreshes, 16, 1024));
   if (host_query) std::copy_n(host_query, corpus.dim, args.inline_query);
 
   made.kernel = kernel_of(corpus.type, corpus.metric == metric::l2);
@@ -380,7 +396,7 @@ void launch_both(cudaStream_t stream, const certified_plan& plan) {
 
 std::int64_t certified_scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors) {
   const int blocks = std::min(multiprocessors, kMaxBlocks);
-  return kCountersBytes + layout_of(max_k, blocks).bytes_with_spill(max_rows + blocks * kSpillSlack);
+  return kCountersBytes + layout_of(max_k, blocks).bytes_with_spill(max_rows * 5 / 4 + blocks * kSpillSlack);
 }
 
 void prepare_certified_scan() {

@@ -21,8 +21,7 @@ inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment:
 /// rows seen are there still, beyond those that a good filter leaves of a beginning.
 inline constexpr std::uint32_t kGiveUpShare = 4;
 inline constexpr std::uint32_t kLeftPerResult = 16;
-inline constexpr std::uint32_t kDrawsToPublish =
-    4;  ///< times the first draws: other blocks should have published by then
+inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: until then blocks may not have published
 
 struct certified_args : scan_search {
   const unsigned char* plane;
@@ -32,6 +31,8 @@ struct certified_args : scan_search {
   std::int64_t row_stride_bytes;
   std::int64_t block_bytes;  // of the plane
   std::uint32_t groups;      // of group_blocks blocks
+  std::uint32_t own_draws;   // of a block; from then on all blocks draw from the groups that are left
+  std::uint32_t most_draws;  // of a block: what its spill has room for
   std::int32_t group_blocks;
   std::int32_t fragments;        // of a block
   std::int32_t pieces;           // stages that a group takes; more than one only where it is one block
@@ -64,6 +65,17 @@ struct alignas(16) certified_shared : scan_selection {
 
 __device__ __forceinline__ bool reads_rows(const certified_shared& shared) {
   return *reinterpret_cast<const volatile std::uint32_t*>(&shared.reads_rows) != 0;
+}
+
+/// The group of a block's draw, or -1. Own draw d is group d * blocks + block, so that positions rise together; what is
+/// left goes to the blocks that come first.
+__device__ __forceinline__ std::int64_t group_of(const certified_args& args, std::uint32_t draw) {
+  std::int64_t group = static_cast<std::int64_t>(draw) * gridDim.x + blockIdx.x;
+  if (draw >= args.own_draws) {
+    if (draw >= args.most_draws) return -1;
+    group = static_cast<std::int64_t>(args.own_draws) * gridDim.x + atomicAdd(&args.control->groups_taken, 1u);
+  }
+  return group < args.groups ? group : -1;
 }
 
 /// A block's survivors: first in shared memory, then at the end of its spill, downwards; the list of scored rows takes
@@ -216,20 +228,21 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
 /// up. One warp.
 __device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane,
                                              std::uint32_t primed) {
-  const std::uint64_t cut = threshold_of(shared);
-  const std::uint32_t draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
+  std::uint32_t draws = 0;
   std::uint32_t from = 0;
   std::uint32_t to = 0;
   if (lane == 0) {
+    draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
     from = *reinterpret_cast<volatile std::uint32_t*>(&shared.judged_survivors);
     to = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
-    const bool is_early = cut == 0 && draws < kDrawsToPublish * primed;
+    const bool is_early = draws < kDrawsToPublish * primed;
     if (is_early || to - from < args.pressure || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
   }
   from = __shfl_sync(kFullWarp, from, 0);
   to = __shfl_sync(kFullWarp, to, 0);
   if (from == to) return;
   const survivor_list survivors = survivors_of(args, shared);
+  const std::uint64_t cut = threshold_of(shared);
   std::uint32_t left = 0;
 #pragma unroll 1
   for (std::uint32_t i = from + lane; i < to; i += kWarp) left += survivors[i] >= cut;

@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) flat_scan_kernel(const __grid
     }
   }
   __syncthreads();
-  refresh_at_end(args, shared, shared.list_count, kSortedSlots);
+  refresh_at_end(args, shared, shared.list_count, kSortedSlots, shared.list_count);
   write_slots(args, shared, reinterpret_cast<std::uint64_t*>(ring));
 }
 

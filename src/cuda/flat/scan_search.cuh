@@ -155,11 +155,11 @@ __device__ __forceinline__ bool refresh_threshold(const scan_search& args, scan_
 
 // ---- the end of a block
 
-/// The block's last word: its final best, and, unless its list is short, the threshold that all blocks have reached by
+/// The block's last word: its final best, and, unless it has few rows, the threshold that all blocks have reached by
 /// now; where the list is still too long for its slots, what the published keys say.
-__device__ __forceinline__ void refresh_at_end(const scan_search& args, scan_selection& shared, std::uint32_t listed,
-                                               std::uint32_t short_list) {
-  const bool is_short = listed <= short_list;
+__device__ __forceinline__ void refresh_at_end(const scan_search& args, scan_selection& shared, std::uint32_t rows,
+                                               std::uint32_t few_rows, std::uint32_t listed) {
+  const bool is_short = rows <= few_rows;
   if (threadIdx.x < kWarp) {
     const int lane = threadIdx.x;
     publish_best(args, shared, lane);
