@@ -520,6 +520,23 @@ bool cpu_wins(const search_shape& shape) noexcept {
   return false;
 }
 
+namespace {
+
+/// What is expected of a plane, as a line of `explain`.
+std::string survivors_line(const search_shape& shape, const plane_summary& summary) {
+  const double survivors = expected_survivors(shape, summary);
+  const double looseness = 100 * mean_looseness(summary);
+  if (summary.certifiable + summary.uncertifiable == 0) {
+    return fmt::format("survivors:  about {:.3g} rows a query, if residuals are {:.3g} % of norms, as of normal rows\n",
+                       survivors, looseness);
+  }
+  return fmt::format(
+      "survivors:  about {:.3g} rows a query: residuals are {:.3g} % of norms, and {} rows cannot be certified\n",
+      survivors, looseness, summary.uncertifiable);
+}
+
+}  // namespace
+
 std::string explain_flat_search(device_kind kind, std::string_view device_description, const search_shape& shape,
                                 const plane_summary& summary) {
   const flat_plan plan = plan_flat_search(kind, shape, summary);
@@ -539,12 +556,7 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
                                 : elements * static_cast<double>(size_bytes(shape.type));
   const double read_bytes = passes * (rows_bytes + norms_bytes);
   const auto [gb_per_s, machine] = example_bandwidth(kind, shape.storage, plan.algorithm);
-  const std::string survivors =
-      reads_plane ? fmt::format(
-                        "survivors:  about {:.3g} rows a query, where residuals are {:.3g} % of norms and {} "
-                        "rows cannot be certified\n",
-                        expected_survivors(shape, summary), 100 * mean_looseness(summary), summary.uncertifiable)
-                  : "";
+  const std::string survivors = reads_plane ? survivors_line(shape, summary) : "";
   return fmt::format(
       "search:     {} {} over {} rows x {} {}, {}, k {}\n"
       "device:     {}\n"

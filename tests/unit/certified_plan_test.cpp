@@ -171,7 +171,10 @@ TEST(certified_plan, explain_tells_what_the_summary_says) {
   const flat_index tight = index_of(normal(2000, 64, 5), metric::inner_product);
   const std::string text = tight.explain(1, {.k = 5});
   EXPECT_NE(text.find("survivors:  about "), std::string::npos) << text;
-  EXPECT_NE(text.find(" and 0 rows cannot be certified"), std::string::npos) << text;
+  EXPECT_NE(text.find(", and 0 rows cannot be certified"), std::string::npos) << text;
+  const std::string of_no_rows =
+      explain(device::cpu(), {.rows = 2000, .dim = 64, .k = 5, .storage = storage::int8_and_full});
+  EXPECT_NE(of_no_rows.find("rows a query, if residuals are 0.75 % of norms"), std::string::npos) << of_no_rows;
   const std::string loose = index_of(spiked(2000, 2048), metric::inner_product).explain(1, {.k = 5});
   EXPECT_EQ(loose.find("survivors:"), std::string::npos) << loose;
   EXPECT_NE(loose.find("the int8 plane would leave"), std::string::npos) << loose;
