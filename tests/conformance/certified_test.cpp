@@ -118,8 +118,9 @@ TEST(CertifiedSearch, CountsWhatItScored) {
 
 TEST(CertifiedSearch, ThePlanUsesThePlaneOfTightRowsAlone) {
   constexpr std::int64_t kRows = 60'000;  // not in the L2 cache of a GPU
+  constexpr std::int64_t kQueries = 2;
   for (const auto& [distribution, certifies] : {std::pair("normal", true), std::pair("nans", false)}) {
-    const dataset data = make_dataset(element_type::f32, distribution, kRows, 512, 4, 43);
+    const dataset data = make_dataset(element_type::f32, distribution, kRows, 512, kQueries, 43);
     const search_result expected = expected_result(data, metric::inner_product, 10);
     for (const device& where : device::all()) {
       flat_index index(where, {.dim = data.dim, .storage = storage::int8_and_full});
@@ -129,7 +130,7 @@ TEST(CertifiedSearch, ThePlanUsesThePlaneOfTightRowsAlone) {
       EXPECT_EQ(first_difference(index.search(data.query_view(), {.k = 10, .stats = &stats}), expected), "")
           << distribution << " on " << where.name();
       EXPECT_EQ(stats.certified_queries > 0, certifies) << distribution << " on " << where.name() << "\n"
-                                                        << index.explain(4, {.k = 10});
+                                                        << index.explain(kQueries, {.k = 10});
     }
   }
 }
