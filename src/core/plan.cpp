@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <span>
+#include <system_error>
 
 #include "core/certified.hpp"
 #include "core/message.hpp"
@@ -31,9 +34,11 @@ constexpr flat_algorithm_name kFlatAlgorithms[] = {
     {"scan", flat_algorithm::scan}, {"tiles", flat_algorithm::tiles}, {"certified", flat_algorithm::certified}};
 
 struct flat_rule {
+  std::int64_t min_queries = 0;
   std::int64_t max_queries = kAny;
   std::int64_t max_k = kAny;
   std::int64_t max_dim = kAny;
+  std::int64_t min_rows = 0;
   double min_rows_bytes = 0;
   std::int64_t min_rows_per_k = 0;
   bool needs_plane = false;
@@ -43,8 +48,9 @@ struct flat_rule {
   std::string_view reason;
 
   constexpr bool holds(const search_shape& shape) const {
-    return shape.queries <= max_queries && shape.k <= max_k && shape.dim <= max_dim &&
-           shape.rows / shape.k >= min_rows_per_k && (!needs_plane || shape.storage != storage::full) &&
+    return shape.queries >= min_queries && shape.queries <= max_queries && shape.k <= max_k && shape.dim <= max_dim &&
+           shape.rows >= min_rows && shape.rows / shape.k >= min_rows_per_k &&
+           (!needs_plane || shape.storage != storage::full) &&
            (!needs_host_rows || shape.storage == storage::int8_and_host) && rows_bytes(shape) >= min_rows_bytes;
   }
   /// In double: a shape is any numbers, and their product need not fit.
@@ -84,12 +90,28 @@ constexpr std::int64_t kCudaScanMaxK = 2048;
 // Through the plane, k 100: 100,000 x 384 fp32 takes 0.047 ms, in full 0.059; 30,000 x 384, which the L2 cache holds,
 // 0.065 and 0.044.
 constexpr double kCudaCertifiedMinBytes = 100e6;
-// Queries go through the plane one after the other: 4 of 1M x 768 take 0.83 ms, tiles 0.75, which read rows once.
-constexpr std::int64_t kCudaCertifiedMaxQueries = 3;
+// Batches through the plane, k 10: 8 queries of 100,000 x 384 take 0.09 ms, tiles 0.10; 1,024 of 10,000 x 768 0.22,
+// tiles 0.59; 2 of 1M x 768 0.32, tiles 0.72.
+constexpr std::int64_t kCudaCertifiedBatch = 8;
+constexpr std::int64_t kCudaCertifiedBatchMinRows = 8192;
+// Of longer rows than batches take, queries go through the plane one after the other, each at a quarter of the bytes.
+constexpr std::int64_t kCudaCertifiedMaxQueries = kCudaCertifiedBatch - 1;
 // Tiles read rows in host memory once for all queries: 64 GB in 1250 ms, of which a query through the plane takes 4.
 constexpr std::int64_t kCudaCertifiedMaxHostQueries = 256;
 
+constexpr std::string_view kHostRowsReason =
+    "an int8 plane is on the GPU and the rows are not: only those that it cannot exclude cross the bus";
+
 constexpr flat_rule kCudaFlatRules[] = {
+    {.min_queries = kCertifiedBatchMinQueries,
+     .max_k = kCertifiedBatchMaxK,
+     .max_dim = kCertifiedBatchMaxDim,
+     .min_rows_per_k = 16,
+     .needs_plane = true,
+     .needs_host_rows = true,
+     .max_survivors = kMaxSurvivors,
+     .algorithm = flat_algorithm::certified,
+     .reason = kHostRowsReason},
     {.max_queries = kCudaCertifiedMaxHostQueries,
      .max_k = kCertifiedScanMaxK,
      .max_dim = kCertifiedScanMaxDim,
@@ -98,7 +120,16 @@ constexpr flat_rule kCudaFlatRules[] = {
      .needs_host_rows = true,
      .max_survivors = kMaxSurvivors,
      .algorithm = flat_algorithm::certified,
-     .reason = "an int8 plane is on the GPU and the rows are not: only those that it cannot exclude cross the bus"},
+     .reason = kHostRowsReason},
+    {.min_queries = kCudaCertifiedBatch,
+     .max_k = kCertifiedBatchMaxK,
+     .max_dim = kCertifiedBatchMaxDim,
+     .min_rows = kCudaCertifiedBatchMinRows,
+     .min_rows_per_k = 64,
+     .needs_plane = true,
+     .max_survivors = kMaxSurvivors,
+     .algorithm = flat_algorithm::certified,
+     .reason = kCertifiedReason},
     {.max_queries = kCudaCertifiedMaxQueries,
      .max_k = kCertifiedScanMaxK,
      .max_dim = kCertifiedScanMaxDim,
@@ -511,6 +542,20 @@ flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape
   return flat_by_rules(kind, shape, summary).rule.algorithm;
 }
 
+std::optional<std::int64_t> forced_survivors() {
+  constexpr const char* kVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
+  constexpr std::int64_t kMost = 1'000'000;
+  const char* given = std::getenv(kVariable);
+  if (!given || !*given) return std::nullopt;
+  std::int64_t value = 0;
+  const char* end = given + std::strlen(given);
+  const auto [parsed, error] = std::from_chars(given, end, value);
+  if (error != std::errc() || parsed != end || value < 1 || value > kMost) {
+    throw_invalid(kVariable, given, "1 to 1000000");
+  }
+  return value;
+}
+
 bool cpu_wins(const search_shape& shape) noexcept {
   const double work =
       static_cast<double>(shape.rows) * static_cast<double>(shape.dim) * static_cast<double>(shape.queries);
@@ -542,8 +587,9 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
   const flat_plan plan = plan_flat_search(kind, shape, summary);
   // In double: a shape is any four numbers, and their product need not fit.
   const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.dim);
+  const bool in_batches = shape.queries >= kCertifiedBatchMinQueries && shape.dim <= kCertifiedBatchMaxDim;
   const bool one_by_one = plan.algorithm == flat_algorithm::scan ||
-                          (plan.algorithm == flat_algorithm::certified && kind == device_kind::cuda);
+                          (plan.algorithm == flat_algorithm::certified && kind == device_kind::cuda && !in_batches);
   const double passes = one_by_one ? static_cast<double>(shape.queries) : 1.0;
   const bool reads_plane = plan.algorithm == flat_algorithm::certified;
   const bool plane_has_norms = reads_plane && kind == device_kind::cuda;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,9 @@ struct flat_plan {
 inline constexpr std::int64_t kCertifiedScanMaxQueries = 1;  // that share one read of the plane
 inline constexpr std::int64_t kCertifiedScanMaxK = 2048;
 inline constexpr std::int64_t kCertifiedScanMaxDim = 16'384;
+inline constexpr std::int64_t kCertifiedBatchMinQueries = 2;  // fewer go through the scan, one after the other
+inline constexpr std::int64_t kCertifiedBatchMaxK = 2048;
+inline constexpr std::int64_t kCertifiedBatchMaxDim = 12'288;
 
 /// Rows, of those of the shape, whose score a certified search is expected to compute for each query: docs/certified.md
 /// has the model. Of an empty summary nothing is known, and codes as good as those of normal rows are assumed.
@@ -40,6 +44,10 @@ double expected_survivors(const search_shape& shape, const plane_summary& summar
 flat_plan plan_flat_search(device_kind kind, const search_shape& shape, const plane_summary& summary = {});
 /// The same without the sentence, for the hot path: allocates nothing.
 flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape, const plane_summary& summary = {});
+
+/// For tests: how many survivors beyond k a list of a certified search holds, from SHORTLIST_CERTIFIED_SURVIVORS.
+/// @throws invalid_argument if that is not a number from 1 to 1,000,000.
+std::optional<std::int64_t> forced_survivors();
 
 /// Whether the CPU answers a host-to-host search of this shape before a GPU does.
 bool cpu_wins(const search_shape& shape) noexcept;

@@ -15,6 +15,7 @@
 #include "core/message.hpp"
 #include "core/plan.hpp"
 #include "cuda/entry.hpp"
+#include "cuda/flat/certified_batch.hpp"
 #include "cuda/flat/certified_scan.hpp"
 #include "cuda/flat/norms.hpp"
 #include "cuda/flat/plane.hpp"
@@ -37,6 +38,7 @@ namespace {
 
 constexpr int kMinComputeCapability = 9;                 // the kernels use Hopper's copy engine
 constexpr std::int64_t kMappedResultBytes = 256 * 1024;  // larger results are copied down instead of written through
+constexpr std::int64_t kQueriesOneByOne = 3;             // through the plane, on GPUs without batches; more take tiles
 constexpr int kSpinsBetweenChecks = 4096;  // looks at the completion flag between two looks for a failed launch
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -46,6 +48,7 @@ struct cuda_scratch final : core::scratch {
   search_limits limits;
   device_memory scan;
   device_memory certified;  // of indexes with a plane
+  device_memory certified_batch;
   device_memory tiles;
   device_memory queries;              // [max_queries, max_dim] fp32
   device_memory results;              // ids, then scores, [max_queries, max_k]; only if too large to be mapped
@@ -57,8 +60,8 @@ struct cuda_scratch final : core::scratch {
   std::int64_t allocations = 0;
 
   std::int64_t bytes() const noexcept override {
-    return scan.bytes() + certified.bytes() + tiles.bytes() + queries.bytes() + results.bytes() +
-           staged_queries.bytes() + staged_results.bytes();
+    return scan.bytes() + certified.bytes() + certified_batch.bytes() + tiles.bytes() + queries.bytes() +
+           results.bytes() + staged_queries.bytes() + staged_results.bytes();
   }
   std::int64_t device_allocations() const noexcept override { return allocations; }
 };
@@ -182,6 +185,10 @@ class cuda_backend final : public core::backend {
     if (kept != storage::full) {
       made->certified = zeroed(certified_scan_workspace_bytes(limits.max_rows, limits.max_k, multiprocessors));
       made->allocations++;
+      if (limits.max_queries >= core::kCertifiedBatchMinQueries && has_batches()) {
+        made->certified_batch = zeroed(certified_batch_workspace_bytes(limits));
+        made->allocations++;
+      }
     }
     if (max_dim > 0) {
       const std::int64_t query_bytes = limits.max_queries * max_dim * static_cast<std::int64_t>(sizeof(float));
@@ -296,9 +303,16 @@ class cuda_backend final : public core::backend {
   /// What all searches with this scratch have counted so far.
   static certified_counters counters_of(cudaStream_t stream, const cuda_scratch& scratch) {
     certified_counters counted{};
-    check(cudaMemcpyAsync(&counted, scratch.certified.get(), sizeof counted, cudaMemcpyDeviceToHost, stream),
-          "reading the counters of a search");
-    check(cudaStreamSynchronize(stream), "reading the counters of a search");
+    for (const device_memory* workspace : {&scratch.certified, &scratch.certified_batch}) {
+      if (!workspace->get()) continue;
+      certified_counters part{};
+      check(cudaMemcpyAsync(&part, workspace->get(), sizeof part, cudaMemcpyDeviceToHost, stream),
+            "reading the counters of a search");
+      check(cudaStreamSynchronize(stream), "reading the counters of a search");
+      counted.rescored += part.rescored;
+      counted.certified_queries += part.certified_queries;
+      counted.full_queries += part.full_queries;
+    }
     return counted;
   }
 
@@ -306,10 +320,12 @@ class cuda_backend final : public core::backend {
     return queries * k * static_cast<std::int64_t>(sizeof(std::int64_t) + sizeof(float));
   }
 
-  static core::flat_algorithm algorithm_of(const core::flat_corpus& corpus, const core::flat_request& request) {
+  core::flat_algorithm algorithm_of(const core::flat_corpus& corpus, const core::flat_request& request) const {
     const core::flat_algorithm chosen =
         core::choose_flat_algorithm(device_kind::cuda, core::shape_of(corpus, request), corpus.summary);
     const bool can_scan = request.k <= kScanMaxK && corpus.dim <= kScanMaxDim;
+    if (chosen == core::flat_algorithm::certified && goes_in_batch(corpus, request) && !has_batches())
+      return request.query_count <= kQueriesOneByOne ? chosen : core::flat_algorithm::tiles;
     return can_scan ? chosen : core::flat_algorithm::tiles;  // also where the scan was forced
   }
 
@@ -328,9 +344,20 @@ class cuda_backend final : public core::backend {
     }
   }
 
+  static bool goes_in_batch(const core::flat_corpus& corpus, const core::flat_request& request) {
+    return request.query_count >= core::kCertifiedBatchMinQueries && request.k <= core::kCertifiedBatchMaxK &&
+           corpus.dim <= core::kCertifiedBatchMaxDim;
+  }
+  bool has_batches() const { return has_certified_batch(properties_.major); }
+
   /// The kernels of certified search, by the number of queries.
   void run_certified(cudaStream_t stream, cuda_scratch& scratch, const core::flat_corpus& corpus,
                      const core::flat_request& request) {
+    if (goes_in_batch(corpus, request) && has_batches()) {
+      launch_certified_batch(stream, scratch.certified_batch.get(), scratch.tiles.get(), scratch.tiles.bytes(), corpus,
+                             request, properties_.multiProcessorCount);
+      return;
+    }
     for (std::int64_t q = 0; q < request.query_count; q++) {
       launch_certified_scan(stream, scratch.certified.get(), corpus, one_of(request, q),
                             properties_.multiProcessorCount);

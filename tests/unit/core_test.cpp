@@ -208,7 +208,16 @@ TEST(plan, certifies_on_a_gpu_where_the_plane_is_worth_its_scan) {
   EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
   shape = {.rows = 100'000, .dim = kCertifiedScanMaxDim + 1, .storage = storage::int8_and_full};
   EXPECT_EQ(on_cuda(shape), flat_algorithm::scan);
-  shape = {.rows = 1'000'000, .dim = 768, .queries = 64, .k = 100, .storage = storage::int8_and_full};
+  shape = {.rows = 8192, .dim = 768, .queries = 8, .k = 100, .storage = storage::int8_and_full};
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified) << "a batch";
+  shape.queries = 7;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
+  shape.queries = 1'000'000;
+  shape.dim = kCertifiedBatchMaxDim;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified);
+  shape.dim++;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
+  shape.queries = 256;
   EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
   shape.storage = storage::int8_and_host;
   EXPECT_EQ(on_cuda(shape), flat_algorithm::certified) << "tiles would read all rows across the bus";
@@ -288,11 +297,12 @@ TEST(plan, explain_counts_the_plane_where_it_is_what_is_read) {
   search_shape shape = {.rows = 1'000'000, .dim = 750, .queries = 2, .k = 100, .metric = metric::cosine};
   shape.storage = storage::int8_and_full;
   const std::string on_a_gpu = explain_flat_search(device_kind::cuda, "a GPU", shape);
-  for (const char* part : {"certified", "int8 plane", "1568 MB of the plane"}) {  // 768 codes and four terms, twice
+  for (const char* part : {"certified", "int8 plane", "784 MB of the plane"}) {  // 768 codes and four terms
     EXPECT_NE(on_a_gpu.find(part), std::string::npos) << part << " is missing in:\n" << on_a_gpu;
   }
   shape.storage = storage::int8_and_host;
   shape.queries = 1000;
+  shape.dim = kCertifiedBatchMaxDim + 1;
   EXPECT_NE(explain_flat_search(device_kind::cuda, "a GPU", shape).find("an H200's bus to host memory"),
             std::string::npos);
 }

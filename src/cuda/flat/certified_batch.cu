@@ -8,9 +8,11 @@
 // device decides, and gathers those queries; the launches depend on the shape alone.
 // Limit: see certified_filter.cu; of the rest, the bytes of the rows that are scored.
 #include <algorithm>
+#include <cmath>
 
 #include "core/certified.hpp"
 #include "core/order.hpp"
+#include "core/plan.hpp"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/matrix_bytes.cuh"
 #include "cuda/device/score.cuh"
@@ -26,14 +28,16 @@ namespace {
 
 constexpr std::int64_t kMaxBatch = 1024;
 constexpr int kThreads = 256;
-constexpr std::int64_t kSampleRows = 32768;      // at least
-constexpr std::int64_t kSampleRowsPerK = 1300;   // at least
+constexpr std::int64_t kSampleRows = 32768;     // at least
+constexpr std::int64_t kSampleRowsPerK = 1300;  // at least, for many queries: products are what takes time
+constexpr std::int64_t kFewQueries = 64;        // for so many or fewer, reading the plane is
+constexpr std::int64_t kSampleRowsPerKOfFew = 900;
 constexpr std::int64_t kMaxSampleRows = 262144;  // at most
 constexpr std::int64_t kMaxSampleGroups = 6144;
 constexpr std::int64_t kFewSampleGroups = 2048;
 constexpr std::int64_t kSampleGroupsPerK = 8;
-constexpr std::int64_t kListRows = 16384;  // places of a list, at least
-constexpr std::int64_t kListRowsPerK = 24;
+constexpr std::int64_t kListRows = 16384;  // candidates of a query, about; at least
+constexpr std::int64_t kListRowsPerK = 32;
 constexpr std::int64_t kScoredRows = 4096;  // rows of a query whose scores are computed, at most
 constexpr std::int64_t kScoredRowsPerK = 12;
 constexpr std::int64_t kFewInFull = 64;  // queries that are searched in full together
@@ -169,7 +173,24 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::int64_t list_capacity(std::int64_t k) { return std::max(kListRows, kListRowsPerK * k); }
+constexpr std::int64_t kMaxTile = 256;
+constexpr std::int64_t kMaxSegments = 512;  // two blocks of the filter on each multiprocessor
+
+/// Places of a segment: its share, and more than a random one needs beyond it.
+std::int64_t segment_capacity(std::int64_t k, std::int64_t segments) {
+  if (const auto forced = core::forced_survivors()) return 1 + (k + *forced) / segments;
+  const std::int64_t share = std::max(kListRows, kListRowsPerK * k) / segments;
+  return share + 5 * static_cast<std::int64_t>(std::sqrt(static_cast<double>(share))) + 8;
+}
+
+/// Places of all candidates of a batch. Only few queries have so many segments each.
+std::int64_t candidate_places(std::int64_t batch, std::int64_t k) {
+  const auto places = [&](std::int64_t queries, std::int64_t segments) {
+    return queries * segments * segment_capacity(k, segments);
+  };
+  return std::max(places(std::min(batch, kFewQueries), kMaxSegments), places(batch, kMaxSegments / 2));
+}
+
 std::int64_t scored_capacity(std::int64_t k) { return std::max(kScoredRows, kScoredRowsPerK * k); }
 
 /// Cuts a workspace into arrays; with a null base, says how long it is.
@@ -189,9 +210,6 @@ class carver {
   std::int64_t at_ = 0;
 };
 
-constexpr std::int64_t kMaxTile = 256;
-constexpr std::int64_t kMaxSegments = 512;  // two blocks of the filter on each multiprocessor
-
 batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::int64_t dim) {
   const std::int64_t padded = round_up(batch, kMaxTile);
   batch_memory memory{};
@@ -205,7 +223,7 @@ batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::i
   memory.candidates.counts = carve.take<std::uint32_t>(batch * kMaxSegments);
   memory.full_scores = carve.take<float>(batch * k);
   memory.full_ids = carve.take<std::int64_t>(batch * k);
-  memory.candidates.keys = carve.take<std::uint64_t>(batch * list_capacity(k));
+  memory.candidates.keys = carve.take<std::uint64_t>(candidate_places(batch, k));
   memory.scored.capacity = scored_capacity(k);
   memory.scored.keys = carve.take<std::uint64_t>(batch * memory.scored.capacity);
   memory.maxima = carve.take<std::uint32_t>(batch * kMaxSampleGroups);
@@ -236,7 +254,7 @@ void search_batch(cudaStream_t stream, batch_memory memory, void* tiles, std::in
   batch.dim = static_cast<std::int32_t>(corpus.dim);
 
   memory.candidates.segments = count_segments(corpus, batch, multiprocessors);
-  memory.candidates.capacity = static_cast<std::int32_t>(list_capacity(request.k) / memory.candidates.segments);
+  memory.candidates.capacity = static_cast<std::int32_t>(segment_capacity(request.k, memory.candidates.segments));
 
   prepare_args prepare{};
   prepare.memory = memory;
@@ -252,8 +270,8 @@ void search_batch(cudaStream_t stream, batch_memory memory, void* tiles, std::in
          prepare, "launching the preparation of queries");
 
   // The sample: whole tiles, evenly from all over.
-  const std::int64_t sample_rows =
-      std::min({std::max(kSampleRows, kSampleRowsPerK * kept), corpus.count, kMaxSampleRows});
+  const std::int64_t per_k = request.query_count <= kFewQueries ? kSampleRowsPerKOfFew : kSampleRowsPerK;
+  const std::int64_t sample_rows = std::min({std::max(kSampleRows, per_k * kept), corpus.count, kMaxSampleRows});
   const tile_choice choice{static_cast<std::uint32_t>(corpus.count / sample_rows)};
   const sample_plan sample = plan_filter_sample(
       corpus, batch, choice, std::clamp(kSampleGroupsPerK * kept, kFewSampleGroups, kMaxSampleGroups), multiprocessors);
@@ -287,14 +305,9 @@ void search_batch(cudaStream_t stream, batch_memory memory, void* tiles, std::in
 
 std::int64_t certified_batch_workspace_bytes(const search_limits& limits) {
   carver carve(nullptr);
-  memory_of(carve, std::min(limits.max_queries, kMaxBatch), std::min(limits.max_k, kCertifiedBatchMaxK),
-            kCertifiedBatchMaxDim);
+  memory_of(carve, std::min(limits.max_queries, kMaxBatch), std::min(limits.max_k, core::kCertifiedBatchMaxK),
+            core::kCertifiedBatchMaxDim);
   return carve.taken();
-}
-
-bool certified_batch_serves(const core::flat_corpus& corpus, std::int64_t k, int compute_capability) {
-  constexpr int kHopper = 9;  // the filter's instructions exist there alone
-  return compute_capability == kHopper && k <= kCertifiedBatchMaxK && corpus.dim <= kCertifiedBatchMaxDim;
 }
 
 void launch_certified_batch(cudaStream_t stream, void* workspace, void* tiles, std::int64_t tiles_bytes,

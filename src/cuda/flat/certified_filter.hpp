@@ -11,7 +11,7 @@
 
 namespace shortlist::cuda {
 
-/// What a query brings to the test of a row, in units of the integer product; see docs/certified.md, section 9.
+/// What a query brings to the test of a row, in units of the integer product; see docs/certified.md, section 11.
 struct alignas(16) filter_weights {
   float target;    ///< of 1 / s, or 1 / (s ix) under cosine: from the merit to be reached
   float residual;  ///< of e / s, negative

@@ -22,8 +22,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxCluster = 8;
-constexpr std::uint32_t kCachedKeys = 6144;  // of candidates; as many as a sample has groups, or more
-constexpr std::uint32_t kSlackShare = 8;     // about the k best: up to an eighth more
+constexpr std::int32_t kKeysOfMany = 6144;  // candidates in shared memory; as many as a sample has groups, or more
+constexpr std::int32_t kKeysOfFew = 12288;  // where queries do not fill the GPU
+constexpr std::uint32_t kSlackShare = 8;    // about the k best: up to an eighth more
 
 struct refine_args {
   batch_memory memory;
@@ -38,11 +39,12 @@ struct refine_args {
   std::int32_t kept;
   std::int32_t last;         // 0: the candidates are the sample's maxima
   std::int32_t sorted_room;  // keys, a power of two that holds `kept`
+  std::int32_t room;         // keys in shared memory
   metric by;
 };
 
 struct alignas(16) refine_shared {
-  std::uint64_t keys[kCachedKeys];  // of candidates; at last of scores
+  std::uint64_t* keys;  // [args.room] of candidates; at last of scores
   select_scratch<kThreads> select;
   std::uint32_t smallest;
   std::uint32_t largest;
@@ -72,7 +74,7 @@ class candidate_keys {
     std::uint32_t smallest = ~0u;
     std::uint32_t largest = 0;
     const auto enter = [&](std::uint64_t key, std::uint32_t place) {
-      if (place < kCachedKeys) shared_.keys[place] = key;
+      if (place < static_cast<std::uint32_t>(args_.room)) shared_.keys[place] = key;
       if (key == core::kNoRow) return;
       smallest = min(smallest, core::key_of(key));
       largest = max(largest, core::key_of(key));
@@ -138,7 +140,7 @@ class candidate_keys {
  private:
   static constexpr int kSegmentsInFlight = 8;
 
-  __device__ bool cached() const { return shared_.stored <= kCachedKeys; }
+  __device__ bool cached() const { return shared_.stored <= static_cast<std::uint32_t>(args_.room); }
 
   /// Calls enter(key, place) for every key of the query's segments. A warp takes 32 segments at a time, one a lane, and
   /// reads several of them at once: most are shorter than a warp is wide.
@@ -249,7 +251,7 @@ __device__ void write_best(const refine_args& args, std::int64_t query, std::uin
                            std::uint64_t* sorted) {
   const std::uint64_t* list = args.memory.scored.keys + query * args.memory.scored.capacity;
   const std::uint32_t k = args.kept;
-  const bool fits = n <= kCachedKeys;
+  const bool fits = n <= static_cast<std::uint32_t>(args.room);
   const auto visit = [&](auto f) {
 #pragma unroll 4
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(fits ? shared.keys[i] : __ldcg(list + i));
@@ -282,7 +284,8 @@ __device__ void write_best(const refine_args& args, std::int64_t query, std::uin
 template <element_type E, bool L2>
 __global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant__ refine_args args) {
   auto& shared = *reinterpret_cast<refine_shared*>(dynamic_shared());
-  auto* sorted = reinterpret_cast<std::uint64_t*>(dynamic_shared() + sizeof(refine_shared));
+  auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + sizeof(refine_shared));
+  std::uint64_t* sorted = keys + args.room;
   auto* query_vector = reinterpret_cast<float*>(sorted + (args.last ? args.sorted_room : 0));
   const std::int64_t query = blockIdx.x / cluster_size();
   const batch_memory& memory = args.memory;
@@ -295,7 +298,10 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(const __grid_constant_
   const int padded = (args.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
   for (int i = threadIdx.x; i < padded; i += kThreads)
     query_vector[i] = i < args.dim ? args.queries[query * args.query_stride + i] : core::kQueryPadding;
-  if (threadIdx.x == 0) shared.worst_key = ~0u;
+  if (threadIdx.x == 0) {
+    shared.keys = keys;
+    shared.worst_key = ~0u;
+  }
   __syncthreads();
 
   if (leads && !state.in_full) {
@@ -369,6 +375,7 @@ void launch_refine(cudaStream_t stream, const batch_memory& memory, const core::
   args.last = last;
   args.sorted_room = 2;
   while (args.sorted_room < args.kept) args.sorted_room *= 2;
+  args.room = 2 * request.query_count <= multiprocessors ? kKeysOfFew : kKeysOfMany;
   args.by = corpus.metric;
 
   int cluster = 1;  // two blocks of other queries share a multiprocessor with each
@@ -378,7 +385,7 @@ void launch_refine(cudaStream_t stream, const batch_memory& memory, const core::
       .grid = dim3(static_cast<unsigned>(request.query_count * cluster)),
       .threads = kThreads,
       .shared_bytes = static_cast<std::int64_t>(sizeof(refine_shared)) +
-                      (last ? args.sorted_room * static_cast<std::int64_t>(sizeof(std::uint64_t)) : 0) +
+                      (args.room + (last ? args.sorted_room : 0)) * static_cast<std::int64_t>(sizeof(std::uint64_t)) +
                       padded * static_cast<std::int64_t>(sizeof(float)),
       .cluster = cluster};
   switch (corpus.type) {

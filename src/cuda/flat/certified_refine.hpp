@@ -41,7 +41,7 @@ struct batch_memory {
   std::int64_t* full_ids;
 };
 
-/// Relative padding of weights; see docs/certified.md, section 10.
+/// Relative padding of weights; see docs/certified.md, section 11.
 inline constexpr double kWeightPad = 0x1p-19;
 /// What the underflow of a cosine comes to, at most.
 inline constexpr double kCosinePad = 0x1p-70;

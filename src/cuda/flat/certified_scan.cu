@@ -12,12 +12,9 @@
 // is ever dropped: survivors and scored rows that shared memory cannot hold go to the block's spill, sized for all its
 // rows. Limit: bytes of the plane over read bandwidth; measured share: see docs/kernels.md.
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <optional>
 
-#include "core/message.hpp"
+#include "core/plan.hpp"
 #include "cuda/flat/certified_scan.cuh"
 #include "cuda/flat/certified_scan.hpp"
 #include "cuda/flat/scan_plan.cuh"
@@ -238,21 +235,6 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   if (threadIdx.x == 0) count_search(args, shared, scored);
 }
 
-/// For tests: how many survivors a list holds in shared memory, so that few make it spill.
-std::optional<std::int64_t> forced_survivors() {
-  constexpr const char* kVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
-  constexpr std::int64_t kMost = 1'000'000;
-  const char* given = std::getenv(kVariable);
-  if (!given || !*given) return std::nullopt;
-  std::int64_t value = 0;
-  const char* end = given + std::strlen(given);
-  const auto [parsed, error] = std::from_chars(given, end, value);
-  if (error != std::errc() || parsed != end || value < 1 || value > kMost) {
-    core::throw_invalid(kVariable, given, "1 to 1000000");
-  }
-  return value;
-}
-
 /// How the ring is cut into stages.
 struct ring_shape {
   int group_blocks;
@@ -347,7 +329,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   const std::int64_t group_rows = static_cast<std::int64_t>(ring.group_blocks) * core::kPlaneRows;
   const std::int64_t groups = (corpus.count + group_rows - 1) / group_rows;
   const share_of_block share = share_groups(groups, blocks, ring);
-  const std::optional<std::int64_t> forced = forced_survivors();
+  const std::optional<std::int64_t> forced = core::forced_survivors();
 
   certified_plan made{};
   certified_args& args = made.scan;

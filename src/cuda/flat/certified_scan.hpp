@@ -8,6 +8,7 @@
 
 #include "core/backend.hpp"
 #include "cuda/flat/captured_scan.hpp"
+#include "cuda/flat/certified_counters.hpp"
 #include "cuda/flat/scan.hpp"
 
 namespace shortlist::cuda {
@@ -16,13 +17,6 @@ inline constexpr std::int64_t kCertifiedScanMaxQueries = 1;
 inline constexpr std::int64_t kCertifiedScanMaxK = kScanMaxK;
 /// The largest dim whose query, and its codes, fit a block's shared memory beside the ring.
 inline constexpr std::int64_t kCertifiedScanMaxDim = 16384;
-
-/// What searches did, added up since the workspace was made. It stands at the workspace's start.
-struct certified_counters {
-  unsigned long long rescored;           ///< rows whose score was computed
-  unsigned long long certified_queries;  ///< answered through the plane
-  unsigned long long full_queries;       ///< answered, at least in part, by reading all rows
-};
 
 /// Device bytes that the scan works in, for corpora of up to max_rows.
 std::int64_t certified_scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors);
