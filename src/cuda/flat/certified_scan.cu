@@ -115,8 +115,9 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     const bool due = draw >= primed && since >= static_cast<std::uint32_t>(args.warps) &&
                      ((since & (since - 1)) == 0 || since % args.refresh_draws == 0);
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
+    if (appended > 0) judge_filter(args, shared, lane, primed);
     if (__any_sync(kFullWarp, appended > refreshed_at + args.pressure)) {
-      if (refresh_threshold(args, shared, lane, true, listed)) judge_filter(args, shared, lane, primed);
+      refresh_threshold(args, shared, lane, true, listed);
     } else if (due) {
       refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
     }

@@ -218,8 +218,8 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
   return at + __popc(surviving);
 }
 
-/// Looks at the latest survivors, after the threshold was raised: where too many still reach it, the filter is given
-/// up. One warp.
+/// Looks at the latest survivors, once they are many: where too many still reach the threshold, the filter is given up.
+/// One warp. It waits for no refresh: where all rows tie, the rest of the plane may pass in the time that one takes.
 __device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane,
                                              std::uint32_t primed) {
   std::uint32_t draws = 0;
