@@ -115,12 +115,14 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     const bool due = draw >= primed && since >= static_cast<std::uint32_t>(args.warps) &&
                      ((since & (since - 1)) == 0 || since % args.refresh_draws == 0);
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
-    if (appended > 0) judge_filter(args, shared, lane, primed);
+    bool refreshed = false;
     if (__any_sync(kFullWarp, appended > refreshed_at + args.pressure)) {
-      refresh_threshold(args, shared, lane, true, listed);
-    } else if (due) {
+      refreshed = refresh_threshold(args, shared, lane, true, listed);
+    } else if (due && (static_cast<std::int64_t>(draw) + primed) * gridDim.x < args.groups) {  // not at the very end
       refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
     }
+    if (appended > 0)
+      judge_filter(args, shared, lane, primed, refreshed ? args.pressure : kLongUnjudged * args.pressure);
     __syncwarp();
   }
 }

@@ -22,6 +22,9 @@ inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment:
 /// rows seen are there still, beyond those that a good filter leaves of a beginning.
 inline constexpr std::uint32_t kGiveUpShare = 4;
 inline constexpr std::uint32_t kLeftPerResult = 16;
+/// So many times `pressure` are looked at without a refresh of the threshold: where all rows tie, the rest of the plane
+/// may pass in the time that one takes.
+inline constexpr std::uint32_t kLongUnjudged = 3;
 inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: until then blocks may not have published
 
 struct certified_args : scan_search {
@@ -218,10 +221,10 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
   return at + __popc(surviving);
 }
 
-/// Looks at the latest survivors, once they are many: where too many still reach the threshold, the filter is given up.
-/// One warp. It waits for no refresh: where all rows tie, the rest of the plane may pass in the time that one takes.
+/// Looks at the latest survivors, once they are at least so many: where too many still reach the threshold, the filter
+/// is given up. One warp.
 __device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane,
-                                             std::uint32_t primed) {
+                                             std::uint32_t primed, std::uint32_t least) {
   std::uint32_t draws = 0;
   std::uint32_t from = 0;
   std::uint32_t to = 0;
@@ -230,7 +233,7 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
     from = *reinterpret_cast<volatile std::uint32_t*>(&shared.judged_survivors);
     to = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
     const bool is_early = draws < kDrawsToPublish * primed;
-    if (is_early || to - from < args.pressure || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
+    if (is_early || to - from < least || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
   }
   from = __shfl_sync(kFullWarp, from, 0);
   to = __shfl_sync(kFullWarp, to, 0);

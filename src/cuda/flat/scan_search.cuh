@@ -139,13 +139,13 @@ __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, 
 }
 
 /// Publishes the block's best keys and, if `raise`, lifts the common threshold. One warp at a time; others go on.
-/// `appended()` is how many keys the block's lists hold.
+/// `appended()` is how many keys the block's lists hold. @returns whether this warp did it.
 template <class Appended>
-__device__ __forceinline__ void refresh_threshold(const scan_search& args, scan_selection& shared, int lane, bool raise,
+__device__ __forceinline__ bool refresh_threshold(const scan_search& args, scan_selection& shared, int lane, bool raise,
                                                   Appended appended) {
   int free = 1;
   if (lane == 0) free = atomicCAS(&shared.refresh_lock, 0u, 1u) == 0u;
-  if (!__shfl_sync(kFullWarp, free, 0)) return;
+  if (!__shfl_sync(kFullWarp, free, 0)) return false;
   publish_best(args, shared, lane);
   __syncwarp();
   const std::uint64_t threshold = raise ? published_cut(args, shared, lane) : 0;
@@ -158,6 +158,7 @@ __device__ __forceinline__ void refresh_threshold(const scan_search& args, scan_
     atomicExch(&shared.refresh_lock, 0u);
   }
   __syncwarp();
+  return true;
 }
 
 // ---- the end of a block
