@@ -121,8 +121,7 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     } else if (due && (static_cast<std::int64_t>(draw) + primed) * gridDim.x < args.groups) {  // not at the very end
       refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
     }
-    if (appended > 0)
-      judge_filter(args, shared, lane, primed, refreshed ? args.pressure : kLongUnjudged * args.pressure);
+    if (appended > 0) judge_filter(args, shared, lane, primed, refreshed);
     __syncwarp();
   }
 }

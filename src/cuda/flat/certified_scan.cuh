@@ -22,9 +22,6 @@ inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment:
 /// rows seen are there still, beyond those that a good filter leaves of a beginning.
 inline constexpr std::uint32_t kGiveUpShare = 4;
 inline constexpr std::uint32_t kLeftPerResult = 16;
-/// So many times `pressure` are looked at without a refresh of the threshold: where all rows tie, the rest of the plane
-/// may pass in the time that one takes.
-inline constexpr std::uint32_t kLongUnjudged = 3;
 inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: until then blocks may not have published
 
 struct certified_args : scan_search {
@@ -221,10 +218,12 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
   return at + __popc(surviving);
 }
 
-/// Looks at the latest survivors, once they are at least so many: where too many still reach the threshold, the filter
-/// is given up. One warp.
+/// Looks at the latest survivors, once they are many: where too many still reach the threshold, the filter is given up.
+/// Best when the warp has just refreshed the threshold. Where a refresh takes long, as it does when all rows tie, half
+/// of the scan is the limit, and most must have survived: a first threshold may take a quarter of a short scan. One
+/// warp.
 __device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane,
-                                             std::uint32_t primed, std::uint32_t least) {
+                                             std::uint32_t primed, bool refreshed) {
   std::uint32_t draws = 0;
   std::uint32_t from = 0;
   std::uint32_t to = 0;
@@ -232,8 +231,8 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
     draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
     from = *reinterpret_cast<volatile std::uint32_t*>(&shared.judged_survivors);
     to = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
-    const bool is_early = draws < kDrawsToPublish * primed;
-    if (is_early || to - from < least || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
+    const bool is_early = draws < kDrawsToPublish * primed || (!refreshed && draws < args.groups / gridDim.x / 2);
+    if (is_early || to - from < args.pressure || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
   }
   from = __shfl_sync(kFullWarp, from, 0);
   to = __shfl_sync(kFullWarp, to, 0);
@@ -246,7 +245,9 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
   left = __reduce_add_sync(kFullWarp, left);
   if (lane != 0) return;
   const std::uint32_t rows = (draws - atomicExch(&shared.judged_draws, draws)) * args.group_blocks * core::kPlaneRows;
-  if (left > rows / kGiveUpShare + kLeftPerResult * args.k / gridDim.x) atomicExch(&shared.reads_rows, 1u);
+  const std::uint32_t most =
+      refreshed ? rows / kGiveUpShare + kLeftPerResult * args.k / gridDim.x : rows - rows / kGiveUpShare;
+  if (left > most) atomicExch(&shared.reads_rows, 1u);
 }
 
 // ---- scores
