@@ -114,8 +114,8 @@ __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, 
   std::uint32_t there = 0;
   unsigned long long smallest = ~0ull;
   unsigned long long largest = 0;
-#pragma unroll 4
-  for (int i = lane; i < n; i += kWarp) {
+#pragma unroll 12
+  for (int i = lane; i < n; i += kWarp) {  // its cost is the loads' latency while the scan fills the memory
     const std::uint64_t key = published_key(args.published, args.publish, i);
     keys[i] = key;
     there += key != core::kNoRow;
