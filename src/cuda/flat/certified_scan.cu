@@ -29,6 +29,12 @@ struct stage_cursor {
   std::int32_t piece;  // the next; all done: a group is to be drawn
 };
 
+/// Bytes by which a group, and with it each of its pieces, begins after a whole line of memory. Copies begin at whole
+/// lines: others are a twentieth slower.
+__device__ __forceinline__ int skew_of(const certified_args& args, std::int64_t group) {
+  return static_cast<int>(group * args.group_blocks * args.block_bytes % kLineBytes);
+}
+
 /// Fills a stage with the next piece, if need be of group `drawn`, which may be -1.
 __device__ __forceinline__ void issue_piece(const certified_args& args, certified_shared& shared, unsigned char* ring,
                                             int slot, std::int64_t drawn, stage_cursor& cursor) {
@@ -43,10 +49,11 @@ __device__ __forceinline__ void issue_piece(const certified_args& args, certifie
       cursor.piece < args.pieces
           ? static_cast<std::int64_t>(args.piece_fragments) * kFragmentBytes
           : min(static_cast<std::int64_t>(args.group_blocks), blocks - first_block) * args.block_bytes - from;
-  barrier_expect(&shared.barriers[slot], static_cast<std::uint32_t>(bytes));
+  const std::int64_t skew = skew_of(args, cursor.group);
+  const auto copied = static_cast<std::uint32_t>(bytes + skew);
+  barrier_expect(&shared.barriers[slot], copied);
   bulk_copy(ring + slot * static_cast<std::int64_t>(args.stage_bytes),
-            args.plane + first_block * args.block_bytes + from, static_cast<std::uint32_t>(bytes),
-            &shared.barriers[slot]);
+            args.plane + first_block * args.block_bytes + from - skew, copied, &shared.barriers[slot]);
 }
 
 /// A warp's share of the plane, until there is no more of it or the filter is given up.
@@ -73,7 +80,7 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
       if (draw % kDrawsPerLook == 0) common = common_threshold(args.control);
     }
     barrier_wait(&shared.barriers[slot], parity);
-    const unsigned char* staged = ring + slot * static_cast<std::int64_t>(args.stage_bytes);
+    const unsigned char* staged = ring + slot * static_cast<std::int64_t>(args.stage_bytes) + skew_of(args, group);
     const int first_fragment = piece * args.piece_fragments;
     const int fragments = min(args.piece_fragments, args.fragments - first_fragment);
     const bool is_last = piece + 1 == args.pieces;
@@ -105,11 +112,13 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     const bool due = draw >= primed && since >= static_cast<std::uint32_t>(args.warps) &&
                      ((since & (since - 1)) == 0 || since % args.refresh_draws == 0);
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
+    bool refreshed = false;
     if (__any_sync(kFullWarp, appended > refreshed_at + args.pressure)) {
-      if (refresh_threshold(args, shared, lane, true, listed)) judge_filter(args, shared, lane, primed);
-    } else if (due) {
+      refreshed = refresh_threshold(args, shared, lane, true, listed);
+    } else if (due && (static_cast<std::int64_t>(draw) + primed) * gridDim.x < args.groups) {  // not at the very end
       refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
     }
+    if (appended > 0) judge_filter(args, shared, lane, primed, refreshed);
     __syncwarp();
   }
 }
@@ -202,7 +211,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   const int warp = threadIdx.x / kWarp;
   const std::uint32_t primed = args.warps * ((args.stages + args.pieces - 1) / args.pieces);
 
-  clear_selection(shared, primed);
+  clear_selection(shared, reinterpret_cast<std::uint64_t*>(columns + args.fragments * kColumnWords), primed);
   if (threadIdx.x == 0) {
     shared.survivor_count = 0;
     shared.judged_survivors = 0;
@@ -245,6 +254,9 @@ struct ring_shape {
   int stages;
 };
 
+/// Room for so many bytes that begin anywhere in a line.
+std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 2 * kLineBytes - 1) / kLineBytes * kLineBytes; }
+
 ring_shape choose_ring(const core::fragment_layout& layout, std::int64_t ring_bytes) {
   constexpr std::int64_t kStageTarget = 8704;  // 16 stages fill the ring: each warp has one
   const std::int64_t target = std::min(kStageTarget, ring_bytes / 4);
@@ -253,7 +265,7 @@ ring_shape choose_ring(const core::fragment_layout& layout, std::int64_t ring_by
     shape.group_blocks = static_cast<int>(target / layout.block_bytes());
     shape.pieces = 1;
     shape.piece_fragments = static_cast<int>(layout.groups);
-    shape.stage_bytes = shape.group_blocks * layout.block_bytes();
+    shape.stage_bytes = whole_lines(shape.group_blocks * layout.block_bytes());
   } else {
     const std::int64_t terms_bytes = layout.block_bytes() - layout.codes_bytes();
     const std::int64_t most = (target - terms_bytes) / kFragmentBytes;
@@ -262,7 +274,7 @@ ring_shape choose_ring(const core::fragment_layout& layout, std::int64_t ring_by
     shape.group_blocks = 1;
     shape.pieces = static_cast<int>((layout.groups + fragments - 1) / fragments);
     shape.piece_fragments = static_cast<int>(fragments);
-    shape.stage_bytes = fragments * kFragmentBytes + terms_bytes;
+    shape.stage_bytes = whole_lines(fragments * kFragmentBytes + terms_bytes);
   }
   const std::int64_t slots = ring_bytes / shape.stage_bytes;
   shape.warps = static_cast<int>(std::min<std::int64_t>(kScanWarps, slots));
@@ -270,22 +282,7 @@ ring_shape choose_ring(const core::fragment_layout& layout, std::int64_t ring_by
   return shape;
 }
 
-/// How many groups blocks draw. A quarter is left to those that come first: multiprocessors differ by a sixth in how
-/// fast they read. A block takes at most twice its share of that, so that it is known how large spills must be.
-struct share_of_block {
-  std::int64_t own_draws;
-  std::int64_t most_draws;
-};
-
-share_of_block share_groups(std::int64_t groups, int blocks, const ring_shape& ring) {
-  const std::int64_t all = (groups + blocks - 1) / blocks;
-  const std::int64_t primed = static_cast<std::int64_t>(ring.warps) * ring.stages;
-  const std::int64_t own = std::min(all, std::max(primed, groups / blocks * 3 / 4));
-  const std::int64_t left = std::max<std::int64_t>(0, groups - own * blocks);
-  return {own, own + 2 * ((left + blocks - 1) / blocks)};
-}
-
-/// Rows that spills may hold beyond five quarters of all: those of a few groups a block.
+/// Rows that spills may hold beyond all: those of a group a block.
 constexpr std::int64_t kSpillSlack = 2048;
 constexpr std::int64_t kRefreshes = 16;  // of the threshold, at least
 constexpr std::int64_t kCountersBytes = 256;
@@ -321,22 +318,23 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   const int blocks = std::min(multiprocessors, kMaxBlocks);
   const core::fragment_layout layout(corpus.dim, corpus.metric);
   const std::int64_t padded_dim = (corpus.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+  const scan_search search =
+      search_of(static_cast<unsigned char*>(workspace) + kCountersBytes, corpus, request, blocks);
   const std::int64_t fixed_bytes = static_cast<std::int64_t>(sizeof(certified_shared)) +
                                    padded_dim * static_cast<std::int64_t>(sizeof(float)) +
-                                   layout.groups * kColumnWords * 4;
+                                   layout.groups * kColumnWords * 4 + published_bytes(search, blocks);
   const std::int64_t ring_bytes = (kScanSharedBytes - fixed_bytes) / 128 * 128;
   const ring_shape ring = choose_ring(layout, ring_bytes);
   const std::int64_t group_rows = static_cast<std::int64_t>(ring.group_blocks) * core::kPlaneRows;
   const std::int64_t groups = (corpus.count + group_rows - 1) / group_rows;
-  const share_of_block share = share_groups(groups, blocks, ring);
+  const std::int64_t draws = (groups + blocks - 1) / blocks;
   const std::optional<std::int64_t> forced = core::forced_survivors();
 
   certified_plan made{};
   certified_args& args = made.scan;
-  static_cast<scan_search&>(args) =
-      search_of(static_cast<unsigned char*>(workspace) + kCountersBytes, corpus, request, blocks);
+  static_cast<scan_search&>(args) = search;
   if (host_query) args.query = nullptr;
-  args.spill_capacity = std::min(share.most_draws, groups) * group_rows;
+  args.spill_capacity = draws * group_rows;
   args.warps = ring.warps;
   args.warp_rows = core::kPlaneRows;
   args.plane = reinterpret_cast<const unsigned char*>(corpus.plane);
@@ -346,8 +344,6 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   args.row_stride_bytes = corpus.row_stride_bytes;
   args.block_bytes = layout.block_bytes();
   args.groups = static_cast<std::uint32_t>(groups);
-  args.own_draws = static_cast<std::uint32_t>(share.own_draws);
-  args.most_draws = static_cast<std::uint32_t>(share.most_draws);
   args.group_blocks = ring.group_blocks;
   args.fragments = static_cast<std::int32_t>(layout.groups);
   args.pieces = ring.pieces;
@@ -359,7 +355,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   args.near_survivors =
       static_cast<std::uint32_t>(std::min<std::int64_t>(forced.value_or(kNearSurvivors), kNearSurvivors));
   args.pressure = std::min(args.near_survivors, kPressure);
-  args.refresh_draws = static_cast<std::uint32_t>(std::clamp<std::int64_t>(groups / blocks / kRefreshes, 16, 1024));
+  args.refresh_draws = static_cast<std::uint32_t>(std::clamp<std::int64_t>(draws / kRefreshes, 16, 1024));
   if (host_query) std::copy_n(host_query, corpus.dim, args.inline_query);
 
   made.kernel = kernel_of(corpus.type, corpus.metric == metric::l2);
@@ -378,7 +374,7 @@ void launch_both(cudaStream_t stream, const certified_plan& plan) {
 
 std::int64_t certified_scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors) {
   const int blocks = std::min(multiprocessors, kMaxBlocks);
-  return kCountersBytes + layout_of(max_k, blocks).bytes_with_spill(max_rows * 5 / 4 + blocks * kSpillSlack);
+  return kCountersBytes + layout_of(max_k, blocks).bytes_with_spill(max_rows + blocks * kSpillSlack);
 }
 
 void prepare_certified_scan() {

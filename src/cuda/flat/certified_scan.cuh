@@ -14,6 +14,7 @@ inline constexpr int kNearSurvivors = 1024;
 /// A query's code is 128 times a high part plus a low part, each of which a signed byte holds: so wide that what the
 /// codes leave of the query is no more than roundings.
 inline constexpr int kWideQueryCode = 8191;
+inline constexpr std::int64_t kLineBytes = 128;
 inline constexpr int kFragmentBytes = 512;  ///< of codes: what a warp multiplies at once
 inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment: two parts of 32 bytes
 
@@ -31,8 +32,6 @@ struct certified_args : scan_search {
   std::int64_t row_stride_bytes;
   std::int64_t block_bytes;  // of the plane
   std::uint32_t groups;      // of group_blocks blocks
-  std::uint32_t own_draws;   // of a block; from then on all blocks draw from the groups that are left
-  std::uint32_t most_draws;  // of a block: what its spill has room for
   std::int32_t group_blocks;
   std::int32_t fragments;        // of a block
   std::int32_t pieces;           // stages that a group takes; more than one only where it is one block
@@ -67,14 +66,9 @@ __device__ __forceinline__ bool reads_rows(const certified_shared& shared) {
   return *reinterpret_cast<const volatile std::uint32_t*>(&shared.reads_rows) != 0;
 }
 
-/// The group of a block's draw, or -1. Own draw d is group d * blocks + block, so that positions rise together; what is
-/// left goes to the blocks that come first.
+/// The group of a block's draw, or -1: draw d is group d * blocks + block, so that positions rise together.
 __device__ __forceinline__ std::int64_t group_of(const certified_args& args, std::uint32_t draw) {
-  std::int64_t group = static_cast<std::int64_t>(draw) * gridDim.x + blockIdx.x;
-  if (draw >= args.own_draws) {
-    if (draw >= args.most_draws) return -1;
-    group = static_cast<std::int64_t>(args.own_draws) * gridDim.x + atomicAdd(&args.control->groups_taken, 1u);
-  }
+  const std::int64_t group = static_cast<std::int64_t>(draw) * gridDim.x + blockIdx.x;
   return group < args.groups ? group : -1;
 }
 
@@ -224,10 +218,12 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
   return at + __popc(surviving);
 }
 
-/// Looks at the latest survivors, after the threshold was raised: where too many still reach it, the filter is given
-/// up. One warp.
+/// Looks at the latest survivors, once they are many: where too many still reach the threshold, the filter is given up.
+/// Best when the warp has just refreshed the threshold. Where a refresh takes long, as it does when all rows tie, half
+/// of the scan is the limit, and most must have survived: a first threshold may take a quarter of a short scan. One
+/// warp.
 __device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane,
-                                             std::uint32_t primed) {
+                                             std::uint32_t primed, bool refreshed) {
   std::uint32_t draws = 0;
   std::uint32_t from = 0;
   std::uint32_t to = 0;
@@ -235,7 +231,7 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
     draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
     from = *reinterpret_cast<volatile std::uint32_t*>(&shared.judged_survivors);
     to = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
-    const bool is_early = draws < kDrawsToPublish * primed;
+    const bool is_early = draws < kDrawsToPublish * primed || (!refreshed && draws < args.groups / gridDim.x / 2);
     if (is_early || to - from < args.pressure || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
   }
   from = __shfl_sync(kFullWarp, from, 0);
@@ -249,7 +245,9 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
   left = __reduce_add_sync(kFullWarp, left);
   if (lane != 0) return;
   const std::uint32_t rows = (draws - atomicExch(&shared.judged_draws, draws)) * args.group_blocks * core::kPlaneRows;
-  if (left > rows / kGiveUpShare + kLeftPerResult * args.k / gridDim.x) atomicExch(&shared.reads_rows, 1u);
+  const std::uint32_t most =
+      refreshed ? rows / kGiveUpShare + kLeftPerResult * args.k / gridDim.x : rows - rows / kGiveUpShare;
+  if (left > most) atomicExch(&shared.reads_rows, 1u);
 }
 
 // ---- scores

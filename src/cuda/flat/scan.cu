@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(kScanThreads, 1) flat_scan_kernel(const __grid
   const std::uint32_t primed = args.warps * stages;
   const std::int64_t stage_bytes = stage_rows * (stride + (args.inverse_norms ? sizeof(float) : 0));
 
-  clear_selection(shared, primed);
+  const int padded_dim = (args.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+  clear_selection(shared, reinterpret_cast<std::uint64_t*>(query + padded_dim), primed);
 
   // Lane 0 of a warp owns its stages. Draw d of the block is group d * blocks + block, so that positions rise together.
   const auto issue = [&](int stage, std::uint32_t draw) {
@@ -236,7 +237,10 @@ scan_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const core
                     const float* host_query, completion_flag done, int multiprocessors) {
   const int blocks = std::min(multiprocessors, kMaxBlocks);
   const std::int64_t padded_dim = (corpus.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
-  const std::int64_t fixed_bytes = sizeof(scan_shared) + padded_dim * sizeof(float);
+  const scan_search search = search_of(workspace, corpus, request, blocks);
+  const std::int64_t fixed_bytes = static_cast<std::int64_t>(sizeof(scan_shared)) +
+                                   padded_dim * static_cast<std::int64_t>(sizeof(float)) +
+                                   published_bytes(search, blocks);
   const std::int64_t ring_bytes = (kScanSharedBytes - fixed_bytes) / 128 * 128;
   const int rows_at_once = rows_at_once_of(corpus.type);
   const ring_shape ring =
@@ -245,7 +249,7 @@ scan_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const core
 
   scan_plan made{};
   scan_args& args = made.scan;
-  static_cast<scan_search&>(args) = search_of(workspace, corpus, request, blocks);
+  static_cast<scan_search&>(args) = search;
   if (host_query) args.query = nullptr;
   args.spill_capacity = (groups + blocks - 1) / blocks * ring.stage_rows;
   args.warps = ring.warps;

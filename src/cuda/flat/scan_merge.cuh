@@ -17,7 +17,6 @@ inline constexpr std::uint32_t kSortedSlots = 128;  ///< a block that keeps no m
 struct scan_control {
   unsigned long long threshold;  ///< a key that k published rows reach
   std::uint32_t reads_rows;      ///< a block of a certified scan has given up its filter
-  std::uint32_t groups_taken;    ///< of those that a certified scan's blocks draw in common
 };
 
 struct merge_args {

@@ -42,7 +42,7 @@ struct alignas(16) scan_selection {
   std::uint64_t list[kListCapacity];
   std::uint64_t slot_best[kScanWarps * kSlotsPerWarp];  // the best key of every (warp, row slot)
   select_scratch<kScanThreads> select;
-  std::uint64_t published[kMaxBlocks * kMaxPublished];  // a warp's copy while it raises the threshold
+  std::uint64_t* published;  // [blocks, publish], a warp's copy while it raises the threshold
   unsigned long long threshold;
   float query_inverse_norm;
   std::uint32_t next_draw;  // of a group of rows
@@ -52,10 +52,17 @@ struct alignas(16) scan_selection {
   std::uint32_t kept;
 };
 
+/// Bytes of shared memory that `scan_selection::published` points at.
+inline std::int64_t published_bytes(const scan_search& search, int blocks) {
+  return std::int64_t{8} * blocks * search.publish;
+}
+
 /// Before the block's first barrier.
-__device__ __forceinline__ void clear_selection(scan_selection& shared, std::uint32_t first_draw) {
+__device__ __forceinline__ void clear_selection(scan_selection& shared, std::uint64_t* published,
+                                                std::uint32_t first_draw) {
   for (int i = threadIdx.x; i < kScanWarps * kSlotsPerWarp; i += kScanThreads) shared.slot_best[i] = core::kNoRow;
   if (threadIdx.x != 0) return;
+  shared.published = published;
   shared.threshold = 0;
   shared.query_inverse_norm = 0.0f;
   shared.next_draw = first_draw;
@@ -103,13 +110,14 @@ __device__ __forceinline__ void publish_best(const scan_search& args, const scan
 __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, scan_selection& shared, int lane) {
   const int n = gridDim.x * args.publish;
   const std::uint32_t k = args.k;
+  std::uint64_t* keys = shared.published;
   std::uint32_t there = 0;
   unsigned long long smallest = ~0ull;
   unsigned long long largest = 0;
-#pragma unroll 4
-  for (int i = lane; i < n; i += kWarp) {
+#pragma unroll 12
+  for (int i = lane; i < n; i += kWarp) {  // its cost is the loads' latency while the scan fills the memory
     const std::uint64_t key = published_key(args.published, args.publish, i);
-    shared.published[i] = key;
+    keys[i] = key;
     there += key != core::kNoRow;
     smallest = min(smallest, static_cast<unsigned long long>(key - 1));  // kNoRow wraps to the largest
     largest = max(largest, static_cast<unsigned long long>(key));
@@ -125,7 +133,7 @@ __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, 
   return search_cut(smallest + 1, there, largest, k, slack_of(k), [&](std::uint64_t cut) {
     std::uint32_t count = 0;
 #pragma unroll 4
-    for (int i = lane; i < n; i += kWarp) count += shared.published[i] >= cut;
+    for (int i = lane; i < n; i += kWarp) count += keys[i] >= cut;
     return __reduce_add_sync(kFullWarp, count);
   });
 }
