@@ -212,8 +212,7 @@ TEST(plan, certifies_on_a_gpu_where_the_plane_is_worth_its_scan) {
   EXPECT_EQ(on_cuda(shape), flat_algorithm::certified) << "a batch";
   shape.queries = 7;
   EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
-  shape.queries = 1'000'000;
-  shape.dim = kCertifiedBatchMaxDim;
+  shape = {.rows = 1'000'000, .dim = kCertifiedBatchMaxDim, .queries = 1000, .k = 1, .storage = storage::int8_and_full};
   EXPECT_EQ(on_cuda(shape), flat_algorithm::certified);
   shape.dim++;
   EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
