@@ -87,14 +87,11 @@ def topk(
 
 
 class _KeepTopK(torch.autograd.Function):
-    """A row's k largest where they are, 0 elsewhere; the gradient goes the same way."""
+    """What MaxK is, without torch's way to an operator, which takes longer than a small selection."""
 
     @staticmethod
     def forward(ctx, x, k, max_iter):
-        if torch.compiler.is_compiling():
-            values, indices = _top_k(x, k, True, False, None, max_iter)
-        else:  # torch's way to an operator takes longer than a small selection
-            values, indices = _core.top_k(x, k, sorted=False, max_iter=max_iter)
+        values, indices = _core.top_k(x, k, sorted=False, max_iter=max_iter)
         ctx.save_for_backward(indices)
         return torch.zeros_like(x).scatter_(-1, indices, values)
 
@@ -118,7 +115,10 @@ class MaxK(torch.nn.Module):
         self.max_iter = max_iter
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _KeepTopK.apply(x, self.k, self.max_iter)
+        if not torch.compiler.is_compiling():
+            return _KeepTopK.apply(x, self.k, self.max_iter)
+        values, indices = _top_k(x, self.k, True, False, None, self.max_iter)
+        return torch.zeros_like(x).scatter(-1, indices, values)
 
     def extra_repr(self) -> str:
         return f"k={self.k}" + ("" if self.max_iter is None else f", max_iter={self.max_iter}")
