@@ -68,22 +68,21 @@ def is_decorated(node, name):
 
 def prose(docstring):
     """Google's sections as lists; all else as it is."""
-    out, in_section = [], False
+    out, section = [], None
     for line in inspect.cleandoc(docstring).splitlines():
         header = SECTION.match(line)
-        entry = ENTRY.match(line.strip()) if line.startswith("    ") and not line.startswith("     ") else None
+        starts = line.startswith("    ") and not line.startswith("     ")
+        argument = ENTRY.match(line.strip()) if section == "Args" and starts else None
         if header:
-            in_section = True
-            out += [f"**{header[1]}**", ""]
+            section = header[1]
+            out += [f"**{section}**", ""]
         elif not line.startswith("    "):
-            in_section = in_section and not line
+            section = section if not line else None
             out.append(line)
-        elif in_section and entry:
-            out.append(f"- `{entry[1]}`: {entry[2]}")
-        elif in_section and not line.startswith("     ") and out[-1] == "":
-            out.append(f"- {line.strip()}")
+        elif argument:
+            out.append(f"- `{argument[1]}`: {argument[2]}")
         else:
-            out.append(f"  {line.strip()}")
+            out.append(("- " if section and starts and out[-1] == "" else "  ") + line.strip())
     return out
 
 
