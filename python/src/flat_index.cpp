@@ -11,7 +11,9 @@
 #include <nanobind/stl/string_view.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -29,6 +31,9 @@
 
 namespace shortlist::python {
 namespace {
+
+// Of rows that are added without a look at Ctrl-C: some 10 ms.
+constexpr std::int64_t kPartBytes = std::int64_t{64} << 20;
 
 constexpr const char* kElementDtypes = "float32, float16, bfloat16, int8 or uint8";
 
@@ -134,7 +139,10 @@ class python_index {
     array held, held_ids;
     const any_matrix_view view = read_vectors(vectors, "vectors", index_.type(), index_.type(), held);
     const auto labels = read_ids(ids, view.rows, held_ids);
-    if (is_on_host(held, "vectors")) {
+    const bool on_host = is_on_host(held, "vectors");
+    if (on_host && labels.empty() && bytes_of(view) > kPartBytes) {
+      add_in_parts(view);
+    } else if (on_host) {
       const unlocked without_gil;
       const std::unique_lock alone(lock_);
       index_.add(view, labels);
@@ -285,6 +293,47 @@ class python_index {
   }
 
  private:
+  static std::int64_t bytes_of(const any_matrix_view& rows) { return rows.rows * rows.cols * size_bytes(rows.type); }
+
+  /// An add that Ctrl-C ends after a part. Memory is set aside first, so that no later part can fail for want of it.
+  void add_in_parts(const any_matrix_view& rows) {
+    const std::int64_t row_bytes = rows.cols * size_bytes(rows.type);
+    const std::int64_t part = std::max<std::int64_t>(kPartBytes / row_bytes, 1);
+    std::int64_t added = 0;
+    while (added < rows.rows) {
+      bool was_interrupted = false;
+      {
+        const unlocked without_gil;
+        const std::unique_lock alone(lock_);
+        if (added == 0) set_rows_aside(index_.rows() + rows.rows);
+        while (added < rows.rows && !was_interrupted) {
+          const std::int64_t count = std::min(part, rows.rows - added);
+          const auto* first =
+              static_cast<const std::byte*>(rows.data) + added * rows.row_stride * size_bytes(rows.type);
+          index_.add({first, rows.type, count, rows.cols, rows.row_stride});
+          added += count;
+          was_interrupted = added < rows.rows && interrupt_is_pending();
+        }
+      }
+      // Whatever Python does about it may use this index, so it runs when the lock is free again.
+      if (was_interrupted) raise_interrupt();
+    }
+  }
+
+  /// By half as much again at least, as single adds grow.
+  void set_rows_aside(std::int64_t rows) {
+    if (rows <= rows_set_aside_) return;
+    const auto aside = [&](std::int64_t wanted) {
+      index_.reserve({.max_rows = wanted});
+      rows_set_aside_ = wanted;
+    };
+    try {
+      aside(std::max(rows, rows_set_aside_ + rows_set_aside_ / 2));
+    } catch (const out_of_memory&) {
+      aside(rows);
+    }
+  }
+
   /// Host to host; an index with a plane counts what came of it.
   void search_counted(const any_matrix_view& queries, std::int64_t k, const search_output& out) const {
     search_stats stats;
@@ -312,6 +361,7 @@ class python_index {
 
   flat_index index_;
   mutable std::shared_mutex lock_;
+  std::int64_t rows_set_aside_ = 0;
   mutable std::atomic<std::int64_t> queries_ = 0, certified_queries_ = 0, survivors_ = 0;
 };
 
@@ -344,8 +394,8 @@ Args:
 Raises:
     InvalidArgument (ValueError), WrongType (TypeError), OutOfMemory (MemoryError); the index is then as it was.
 
-Returns when the rows are in place. The GIL is released; Ctrl-C is seen when the call ends, so add rows in parts where
-that must be soon.)";
+Returns when the rows are in place. The GIL is released. Ctrl-C ends a long add of host rows without `ids` after the part
+of 64 MiB that it is in: the rows before stay, and len(index) says how many. Of other adds it is seen at the end.)";
 
 constexpr const char* kSearchDoc = R"(The k best rows of each query: SearchResult(scores, ids).
 

@@ -195,6 +195,49 @@ def test_rows_added_while_others_search_are_there_in_whole():
     assert not wrong and len(index) == 20000
 
 
+def test_ctrl_c_ends_a_long_add_between_parts():
+    script = """
+import os, signal, sys, threading, time, shortlist as sl, numpy as np
+DIM, PART = 1024, (64 << 20) // 4096
+rows = np.zeros((20 * PART + 5, DIM), np.float32)  # no memory before it is written
+rows[:, 0] = np.arange(len(rows))
+index = sl.FlatIndex(DIM, "inner_product", device="cpu")
+index.add(rows[:7])
+start = time.perf_counter()
+index.add(rows[7:PART])
+one_part = time.perf_counter() - start
+
+index = sl.FlatIndex(DIM, "inner_product", device="cpu")
+index.add(rows[:7])
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(len(index)))  # may use the index, and lets the add go on
+timer = threading.Timer(one_part, os.kill, (os.getpid(), signal.SIGINT))
+timer.start()
+index.add(rows)
+timer.join()
+assert len(index) == len(rows) + 7 and 7 < seen[0] < len(index), seen
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+index = sl.FlatIndex(DIM, "inner_product", device="cpu")
+timer = threading.Timer(one_part, os.kill, (os.getpid(), signal.SIGINT))
+timer.start()
+try:
+    index.add(rows)
+    sys.exit("the add went on")
+except KeyboardInterrupt:
+    pass
+added = len(index)
+assert 0 < added < len(rows) and added % PART == 0, added
+query = np.zeros(DIM, np.float32)
+query[0] = 1
+assert index.search(query, 2).ids.tolist() == [added - 1, added - 2]
+index.add(rows[added:])
+assert index.search(query, 1).ids.tolist() == [len(rows) - 1]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def run_threads(work, count):
     threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
     for thread in threads:
