@@ -1,5 +1,6 @@
 """FlatIndex on NumPy arrays: results to the bit, ids, files, pickles, threads and memory."""
 
+import copy
 import pathlib
 import pickle
 import subprocess
@@ -151,12 +152,24 @@ def test_pickles():
     for kind in (sl.FlatIndex, Named):
         index = kind(6, device="cpu")
         index.add(rows, ids=range(5, 35))
-        copy = pickle.loads(pickle.dumps(index))
-        assert type(copy) is kind
-        check(copy, rows, rows[:2], 4, "cosine", "a pickle", np.arange(5, 35))
+        unpickled = pickle.loads(pickle.dumps(index))
+        assert type(unpickled) is kind
+        check(unpickled, rows, rows[:2], 4, "cosine", "a pickle", np.arange(5, 35))
     result = index.search(rows[:2], 4)
     again = pickle.loads(pickle.dumps(result))
     assert isinstance(again, sl.SearchResult) and np.array_equal(again.ids, result.ids)
+
+
+def test_copies_and_errors_travel():
+    index = sl.FlatIndex(6, "l2", device="cpu")
+    index.add(vectors(30, 6, np.dtype("float32"), 5))
+    copied = copy.deepcopy(index)
+    index.add(vectors(1, 6, np.dtype("float32"), 6))
+    assert (len(copied), len(index), copied.metric) == (30, 31, "l2")
+    with pytest.raises(sl.InvalidArgument) as raised:
+        index.search([1.0], 1)
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert type(again) is sl.InvalidArgument and str(again) == str(raised.value)
 
 
 def test_sixteen_threads_get_what_one_gets():

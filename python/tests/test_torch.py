@@ -1,5 +1,7 @@
 """shortlist.torch on the CPU: gradients, torch.compile, and torch.topk's signature."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,7 @@ def test_max_k_keeps_k_values_and_infinities_do_no_harm():
     x = torch.tensor([[1.0, -torch.inf, 3.0, 2.0], [torch.inf, 5.0, 0.0, -1.0]])
     assert slt.MaxK(2)(x).tolist() == [[0, 0, 3, 2], [torch.inf, 5, 0, 0]]
     assert repr(slt.MaxK(32, max_iter=4)) == "MaxK(k=32, max_iter=4)"
+    assert repr(pickle.loads(pickle.dumps(slt.MaxK(5)))) == "MaxK(k=5)"
     random = torch.randn(100, 64)
     early = slt.MaxK(8, max_iter=2)
     assert ((early(random) != 0).sum(-1) == 8).all()
