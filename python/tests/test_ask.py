@@ -45,5 +45,6 @@ def test_the_embedding_stays_on_the_gpu(ask, answerer):
         pytest.skip("the index is on the CPU")
     answerer.answer("why is the sky blue?", 3)
     found = ask.transfers(lambda: answerer.answer("why is the sky blue?", 3))
-    assert sorted(found["from the GPU"]) == [3 * 4, 3 * 8]
+    *flags, scores, ids = sorted(found["from the GPU"])
+    assert (scores, ids) == (3 * 4, 3 * 8) and sum(flags) <= 4  # the model asks whether a word is masked
     assert 0 < sum(found["to the GPU"]) < 4 * answerer.index.dim

@@ -1,4 +1,4 @@
-"""examples/maxk_gnn on a graph that is small and easy: what it writes, and that selections of the same set train alike."""
+"""examples/maxk_gnn on a small graph: what it writes, and that selections of the same set train alike."""
 
 import importlib.util
 import json
@@ -13,17 +13,17 @@ pytestmark = pytest.mark.skipif(
     reason="torch and torch-geometric are not installed",
 )
 
-NODES, CLASSES, NEIGHBOURS = 300, 3, 6
+NODES, CLASSES, NEIGHBOURS = 500, 3, 6
 
 
 def write_graph(path):
-    """Nodes that mostly know nodes of their own class, and features that tell it to half of them."""
+    """Nodes that rather know nodes of their own class, and features that tell it to a third of them."""
     random = np.random.default_rng(1)
     classes = random.integers(0, CLASSES, NODES)
-    alike = random.random((NODES, NEIGHBOURS)) < 0.9
+    alike = random.random((NODES, NEIGHBOURS)) < 0.4
     wanted = np.where(alike, classes[:, None], random.integers(0, CLASSES, (NODES, NEIGHBOURS)))
     indices = np.array([[random.choice(np.nonzero(classes == c)[0]) for c in row] for row in wanted])
-    told = np.where(random.random(NODES) < 0.5, classes, random.integers(0, CLASSES, NODES))
+    told = np.where(random.random(NODES) < 0.3, classes, random.integers(0, CLASSES, NODES))
     np.savez(path, indptr=np.arange(0, indices.size + 1, NEIGHBOURS), indices=indices.reshape(-1).astype(np.int32),
              x_indptr=np.arange(NODES + 1), x_indices=told.astype(np.int32), x_data=np.ones(NODES, np.float32),
              x_cols=CLASSES, y=classes)  # fmt: skip
@@ -36,7 +36,7 @@ def run(repository, *arguments):
 
 
 def test_accuracy_and_step(repository, tmp_path):
-    write_graph(tmp_path / "easy.npz")
+    write_graph(tmp_path / "small.npz")
     out = tmp_path / "record.json"
     common = ("--device", "cpu", "--out", out)
     run(repository, "accuracy", *common, "--layers", "gcn", "--data", tmp_path, "--seeds", 2, "--epochs", 30,
@@ -45,10 +45,10 @@ def test_accuracy_and_step(repository, tmp_path):
     document = json.loads(out.read_text())
     assert set(document["runs"]) == {"accuracy", "step"}
     records = {record["work"]: record for record in document["records"]}
-    assert set(records) == {f"maxk_gnn/gcn/easy/{name}" for name in ("torch", "exact", "max_iter2")} | {
+    assert set(records) == {f"maxk_gnn/gcn/small/{name}" for name in ("torch", "exact", "max_iter2")} | {
         f"maxk_gnn/sage/synthetic_degree4/{name}" for name in ("torch", "exact", "max_iter4")
     }
     assert all(record["ms"] > record["selection_ms"] > 0 for record in records.values())
-    easy = {name: records[f"maxk_gnn/gcn/easy/{name}"]["accuracy"] for name in ("torch", "exact", "max_iter2")}
-    assert easy["exact"] == easy["torch"]
-    assert min(easy["exact"] + easy["max_iter2"]) > 0.75  # a third by chance, and two thirds by the features alone
+    small = {name: records[f"maxk_gnn/gcn/small/{name}"]["accuracy"] for name in ("torch", "exact", "max_iter2")}
+    assert small["exact"] == small["torch"]
+    assert min(small["exact"] + small["max_iter2"]) > 0.37  # by chance it is a third

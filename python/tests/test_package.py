@@ -73,6 +73,7 @@ def test_a_renamed_wheel_says_the_same_inside(wheel_tag, tmp_path):
     target = wheel_tag.retagged(wheel, (2, 34))
     assert target.name == "a-1-cp312-abi3-manylinux_2_34_x86_64.whl"
     with zipfile.ZipFile(target) as archive:
+        assert archive.namelist() == ["a-1.dist-info/WHEEL", "a-1.dist-info/RECORD"]
         assert archive.read("a-1.dist-info/WHEEL") == b"Tag: cp312-abi3-manylinux_2_34_x86_64\n"
         assert re.search(rb"WHEEL,sha256=[\w-]{43},38\n", archive.read("a-1.dist-info/RECORD"))
 
