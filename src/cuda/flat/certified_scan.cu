@@ -338,6 +338,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   certified_args& args = made.scan;
   static_cast<scan_search&>(args) = search;
   if (host_query) args.query = nullptr;
+  args.may_read_rows = corpus.storage != storage::int8_and_host;
   args.spill_capacity = draws * group_rows;
   args.warps = ring.warps;
   args.warp_rows = core::kPlaneRows;

@@ -25,6 +25,7 @@ inline constexpr std::uint32_t kLeftPerResult = 16;
 inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: until then blocks may not have published
 
 struct certified_args : scan_search {
+  bool may_read_rows;  // not across the bus: rows that survive cost less than all
   const unsigned char* plane;
   const unsigned char* rows;
   const float* inverse_norms;
@@ -247,7 +248,7 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
   const std::uint32_t rows = (draws - atomicExch(&shared.judged_draws, draws)) * args.group_blocks * core::kPlaneRows;
   const std::uint32_t most =
       refreshed ? rows / kGiveUpShare + kLeftPerResult * args.k / gridDim.x : rows - rows / kGiveUpShare;
-  if (left > most) atomicExch(&shared.reads_rows, 1u);
+  if (left > most && args.may_read_rows) atomicExch(&shared.reads_rows, 1u);
 }
 
 // ---- scores
