@@ -490,8 +490,8 @@ void bind_flat_index(nb::module_& module) {
       [](const python_index& self) {
         const memory_use use = self.memory();
         return nb::module_::import_("shortlist._results")
-            .attr("MemoryUse")(use.rows_bytes, use.host_rows_bytes, use.planes_bytes, use.norms_bytes, use.ids_bytes, use.workspaces_bytes,
-                               use.device_allocations);
+            .attr("MemoryUse")(use.rows_bytes, use.host_rows_bytes, use.planes_bytes, use.norms_bytes, use.ids_bytes,
+                               use.workspaces_bytes, use.device_allocations);
       },
       nb::sig("def memory(self) -> MemoryUse"), "Bytes that the index holds, by purpose.");
 }

@@ -312,6 +312,7 @@ std::int64_t certified_batch_workspace_bytes(const search_limits& limits) {
 
 void launch_certified_batch(cudaStream_t stream, void* workspace, void* tiles, std::int64_t tiles_bytes,
                             const core::flat_corpus& corpus, const core::flat_request& request, int multiprocessors) {
+  if (corpus.count == 0) return launch_flat_tiles(stream, tiles, tiles_bytes, corpus, request);  // only padding
   const std::int64_t batch = std::min(request.query_count, kMaxBatch);
   carver carve(workspace);
   const batch_memory memory = memory_of(carve, batch, request.k, corpus.dim);
