@@ -1,6 +1,7 @@
 // The campaigns of the flat search, of row-wise top k and of sampling. docs/benchmarks.md says what each measures.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "results.hpp"
@@ -8,7 +9,8 @@
 namespace shortlist::benchmark {
 
 struct campaign_settings {
-  bool quick = false;  ///< fewer repetitions; every shape is still verified and timed
+  bool quick = false;           ///< fewer repetitions; every shape is still verified and timed
+  std::int64_t gigabytes = 64;  ///< of the corpus of flat_host_rows
 };
 
 /// What a campaign adds to the head of its file: the read bandwidths that it measured.
@@ -18,6 +20,8 @@ limits_report run_seeds(results& out, const campaign_settings& settings);
 limits_report run_flat_gpu(results& out, const campaign_settings& settings);
 limits_report run_flat_cpu(results& out, const campaign_settings& settings);
 limits_report run_flat_certified(results& out, const campaign_settings& settings);
+limits_report run_flat_certified_gpu(results& out, const campaign_settings& settings);
+limits_report run_flat_host_rows(results& out, const campaign_settings& settings);
 limits_report run_rows(results& out, const campaign_settings& settings);
 limits_report run_logits(results& out, const campaign_settings& settings);
 

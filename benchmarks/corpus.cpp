@@ -37,12 +37,18 @@ void unit_normal_row(std::uint64_t seed, std::int64_t index, float* row, std::in
   scale_to_unit_length(row, dim);
 }
 
+std::vector<float> cluster_directions(std::int64_t dim) {
+  std::vector<float> directions(static_cast<std::size_t>(kClusters * dim));
+  for (std::int64_t i = 0; i < kClusters; ++i) unit_normal_row(kDirectionsSeed, i, directions.data() + i * dim, dim);
+  return directions;
+}
+
 /// A row near one of the directions.
-void clustered_row(std::uint64_t seed, std::int64_t index, float* row, std::int64_t dim) {
-  std::vector<float> direction(static_cast<std::size_t>(dim));
-  unit_normal_row(kDirectionsSeed, index * 7919 % kClusters, direction.data(), dim);
+void clustered_row(std::uint64_t seed, std::int64_t index, const std::vector<float>& directions, float* row,
+                   std::int64_t dim) {
+  const float* direction = directions.data() + index * 7919 % kClusters * dim;
   unit_normal_row(seed, index, row, dim);
-  for (std::int64_t i = 0; i < dim; ++i) row[i] = direction[static_cast<std::size_t>(i)] + kClusterNoise * row[i];
+  for (std::int64_t i = 0; i < dim; ++i) row[i] = direction[i] + kClusterNoise * row[i];
   scale_to_unit_length(row, dim);
 }
 
@@ -112,33 +118,45 @@ corpus::corpus(std::int64_t rows, std::int64_t dim, element_type type, distribut
   data_ = {static_cast<std::byte*>(memory), unmap{bytes()}};
   madvise(memory, static_cast<std::size_t>(bytes()), MADV_HUGEPAGE);
 
-  const std::vector<float> common = common_vector(dim);
-  over_cores(rows, [&](std::int64_t first, std::int64_t last) {
-    std::vector<float> row(static_cast<std::size_t>(dim));
-    for (std::int64_t r = first; r < last; ++r) {
-      switch (values) {
-        case distribution::normal: unit_normal_row(kRowsSeed, r, row.data(), dim); break;
-        case distribution::all_equal: row = common; break;
-        case distribution::ascending: {
-          const float factor = static_cast<float>(r + 1) / static_cast<float>(rows);
-          std::transform(common.begin(), common.end(), row.begin(), [=](float v) { return v * factor; });
-          break;
-        }
-        case distribution::ties90:
-          if (r % kTieEvery == 0) {
-            unit_normal_row(kRowsSeed, r, row.data(), dim);
-          } else {
-            row = common;
-          }
-          break;
-        case distribution::one_cluster:
-          unit_normal_row(kRowsSeed, r, row.data(), dim);
-          std::transform(common.begin(), common.end(), row.begin(), row.begin(),
-                         [](float v, float noise) { return v + kLastBits * noise; });
-          break;
-        case distribution::clustered: clustered_row(kRowsSeed, r, row.data(), dim); break;
+  row_source(rows, dim, type, values).write(0, rows, data_.get());
+}
+
+row_source::row_source(std::int64_t rows, std::int64_t dim, element_type type, distribution values)
+    : rows_(rows), dim_(dim), type_(type), values_(values), common_(common_vector(dim)) {
+  if (values == distribution::clustered) directions_ = cluster_directions(dim);
+}
+
+void row_source::make(std::int64_t row, float* to) const {
+  switch (values_) {
+    case distribution::normal: unit_normal_row(kRowsSeed, row, to, dim_); break;
+    case distribution::all_equal: std::ranges::copy(common_, to); break;
+    case distribution::ascending: {
+      const float factor = static_cast<float>(row + 1) / static_cast<float>(rows_);
+      std::ranges::transform(common_, to, [=](float v) { return v * factor; });
+      break;
+    }
+    case distribution::ties90:
+      if (row % kTieEvery == 0) {
+        unit_normal_row(kRowsSeed, row, to, dim_);
+      } else {
+        std::ranges::copy(common_, to);
       }
-      store_row(row.data(), dim, type, data_.get() + r * dim * size_bytes(type));
+      break;
+    case distribution::one_cluster:
+      unit_normal_row(kRowsSeed, row, to, dim_);
+      std::transform(common_.begin(), common_.end(), to, to,
+                     [](float v, float noise) { return v + kLastBits * noise; });
+      break;
+    case distribution::clustered: clustered_row(kRowsSeed, row, directions_, to, dim_); break;
+  }
+}
+
+void row_source::write(std::int64_t first, std::int64_t count, std::byte* to) const {
+  over_cores(count, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> row(static_cast<std::size_t>(dim_));
+    for (std::int64_t r = begin; r < end; ++r) {
+      make(first + r, row.data());
+      store_row(row.data(), dim_, type_, to + r * dim_ * size_bytes(type_));
     }
   });
 }
@@ -146,12 +164,14 @@ corpus::corpus(std::int64_t rows, std::int64_t dim, element_type type, distribut
 query_pool::query_pool(std::int64_t count, std::int64_t dim, distribution of_corpus)
     : count_(count), dim_(dim), values_(static_cast<std::size_t>(count * dim)) {
   const std::vector<float> common = common_vector(dim);
+  const bool clustered = of_corpus == distribution::clustered;
+  const std::vector<float> directions = clustered ? cluster_directions(dim) : std::vector<float>();
   for (std::int64_t q = 0; q < count; ++q) {
     float* query = values_.data() + q * dim;
     unit_normal_row(kQueriesSeed, q, query, dim);
     if (of_corpus == distribution::normal) continue;
-    if (of_corpus == distribution::clustered) {
-      clustered_row(kQueriesSeed, q, query, dim);
+    if (clustered) {
+      clustered_row(kQueriesSeed, q, directions, query, dim);
       continue;
     }
     for (std::int64_t i = 0; i < dim; ++i) query[i] = common[static_cast<std::size_t>(i)] + kQueryNoise * query[i];

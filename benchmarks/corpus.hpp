@@ -23,6 +23,24 @@ enum class distribution : std::uint8_t {
 
 std::string_view to_string(distribution value);
 
+/// Makes the rows of a corpus, any of them at any time, on all cores.
+class row_source {
+ public:
+  row_source(std::int64_t rows, std::int64_t dim, element_type type, distribution values);
+  /// Rows [first, first + count), dense.
+  void write(std::int64_t first, std::int64_t count, std::byte* to) const;
+
+ private:
+  void make(std::int64_t row, float* to) const;
+
+  std::int64_t rows_;
+  std::int64_t dim_;
+  element_type type_;
+  distribution values_;
+  std::vector<float> common_;      ///< what the unusual corpora are made of
+  std::vector<float> directions_;  ///< of clustered ones
+};
+
 /// [rows, dim] of one element type in host memory, on huge pages where the system has them.
 class corpus {
  public:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <stdexcept>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr std::int64_t kCrossChecks = 64;  // queries of a batch that are compared with a search of their own
 
+constexpr std::int64_t kCountedSets = 8;  // sets of queries of which survivors are counted
+
 /// Thrown by a measurement whose answer is wrong.
 class wrong_answer : public std::runtime_error {
  public:
@@ -28,6 +31,29 @@ class wrong_answer : public std::runtime_error {
 void demand(const std::optional<std::string>& difference) {
   if (difference) throw wrong_answer(*difference);
 }
+
+/// Forces how flat searches work, for as long as it lives.
+class forced_search {
+ public:
+  forced_search(flat_bench::through what, std::int64_t queries) {
+    if (const char* before = std::getenv(kVariable)) before_ = before;
+    if (what == flat_bench::through::plane) setenv(kVariable, "certified", 1);
+    if (what == flat_bench::through::rows) setenv(kVariable, queries == 1 ? "scan" : "tiles", 1);
+  }
+  forced_search(const forced_search&) = delete;
+  forced_search& operator=(const forced_search&) = delete;
+  ~forced_search() {
+    if (before_) {
+      setenv(kVariable, before_->c_str(), 1);
+    } else {
+      unsetenv(kVariable);
+    }
+  }
+
+ private:
+  static constexpr const char* kVariable = "SHORTLIST_FORCE_FLAT_SEARCH";
+  std::optional<std::string> before_;
+};
 
 }  // namespace
 
@@ -74,43 +100,66 @@ std::optional<std::string> flat_bench::check(const answer& found, std::int64_t r
   return std::nullopt;
 }
 
-void flat_bench::host(std::int64_t queries, std::int64_t k, const std::string& work, double limit_ms,
-                      const nlohmann::ordered_json& more) {
-  attempt(work, [&] {
-    answer found(queries, k);
-    search_stats stats;
-    std::int64_t searched = 0;
-    const auto search = [&](std::int64_t run) {
-      index_.search(data_.query_set(run, queries), {.k = k, .stats = &stats}, found.output());
-      searched += queries;
-    };
-    search(0);
-    demand(check(found, 0, queries));
-    const timing time = repeat(limit_, [&](std::int64_t run) { return wall_ms([&] { search(run); }); });
-    const std::int64_t later = queries == 1 ? 1 : 0;  // after the timed runs, another of the queries if that is cheap
-    search(later);
-    demand(check(found, later, queries));
-    const std::int64_t plane_bytes = index_.memory().planes_bytes;
-    if (plane_bytes == 0) {
-      out_.add(work, {.time = time, .bytes = data_.rows.bytes(), .limit_ms = limit_ms}, more);
-      return;
+void flat_bench::compare_with_rows(const answer& found, std::int64_t run, std::int64_t queries) {
+  if (!reads_plane()) return;
+  const forced_search by_rows(through::rows, queries);
+  answer expected(queries, found.k);
+  index_.search(data_.query_set(run, queries), {.k = found.k}, expected.output());
+  for (std::int64_t q = 0; q < queries; ++q) {
+    if (auto difference = first_difference(found, q, expected, q)) {
+      throw wrong_answer(*difference + " by a search of all rows");
     }
-    nlohmann::ordered_json fields = {
-        {"certified_share", static_cast<double>(stats.certified_queries) / static_cast<double>(searched)},
-        {"rows_bytes", index_.memory().rows_bytes}};
+  }
+}
+
+void flat_bench::add(const std::string& work, const timing& time, double limit_ms, std::int64_t queries, std::int64_t k,
+                     nlohmann::ordered_json fields, const nlohmann::ordered_json& more) {
+  if (!fields.is_object()) fields = nlohmann::ordered_json::object();
+  std::int64_t bytes = data_.rows.bytes();
+  if (reads_plane()) {
+    const memory_use memory = index_.memory();
+    answer found(queries, k);
+    search_stats stats;  // of searches of their own: on a GPU counting takes time
+    const std::int64_t sets = std::min(data_.query_sets(queries), kCountedSets);
+    for (std::int64_t set = 0; set < sets; ++set) {
+      index_.search(data_.query_set(set, queries), {.k = k, .stats = &stats}, found.output());
+    }
+    limit_ms *= static_cast<double>(memory.planes_bytes) / static_cast<double>(bytes);
+    bytes = memory.planes_bytes;
+    fields["certified_share"] = static_cast<double>(stats.certified_queries) / static_cast<double>(sets * queries);
+    fields["rows_bytes"] = memory.rows_bytes;
     if (stats.certified_queries > 0) {
       fields["survivors_per_query"] =
           static_cast<double>(stats.survivors) / static_cast<double>(stats.certified_queries);
     }
-    if (more.is_object()) fields.update(more);
-    const double share = static_cast<double>(plane_bytes) / static_cast<double>(data_.rows.bytes());
-    out_.add(work, {.time = time, .bytes = plane_bytes, .limit_ms = share * limit_ms}, fields);
+  }
+  if (more.is_object()) fields.update(more);
+  out_.add(work, {.time = time, .bytes = bytes, .limit_ms = limit_ms}, fields);
+}
+
+void flat_bench::host(std::int64_t queries, std::int64_t k, const std::string& work, double limit_ms,
+                      const nlohmann::ordered_json& more) {
+  attempt(work, [&] {
+    const forced_search forced(through_, queries);
+    answer found(queries, k);
+    const auto search = [&](std::int64_t run) {
+      index_.search(data_.query_set(run, queries), {.k = k}, found.output());
+    };
+    search(0);
+    demand(check(found, 0, queries));
+    compare_with_rows(found, 0, queries);
+    const timing time = repeat(limit_, [&](std::int64_t run) { return wall_ms([&] { search(run); }); });
+    const std::int64_t later = queries == 1 ? 1 : 0;  // after the timed runs, another of the queries if that is cheap
+    search(later);
+    demand(check(found, later, queries));
+    add(work, time, limit_ms, queries, k, {}, more);
   });
 }
 
 void flat_bench::on_device(gpu_clock& gpu, std::int64_t queries, std::int64_t k, const std::string& work,
                            double limit_ms, const nlohmann::ordered_json& more) {
   attempt(work, [&] {
+    const forced_search forced(through_, queries);
     const std::int64_t set_bytes = queries * data_.rows.dim() * static_cast<std::int64_t>(sizeof(float));
     const std::int64_t sets = data_.query_sets(queries);
     const stream s = stream::wrap(where_, gpu.stream());
@@ -139,6 +188,7 @@ void flat_bench::on_device(gpu_clock& gpu, std::int64_t queries, std::int64_t k,
     choose(0);
     search();
     verify(0);
+    compare_with_rows(found, 0, queries);
     const gpu_clock::graph graph = gpu.capture(search);
     const std::int64_t another = queries == 1 ? 1 : 0;  // a graph must serve other queries than those it captured
     choose(another);
@@ -153,10 +203,9 @@ void flat_bench::on_device(gpu_clock& gpu, std::int64_t queries, std::int64_t k,
     };
     const timing launched = timed(search);
     const timing replayed = timed([&] { graph.replay(); });
-    nlohmann::ordered_json fields = {{"launch_ms", launched.median_ms}, {"graph_ms", replayed.median_ms}};
-    if (more.is_object()) fields.update(more);
     const timing& better = launched.median_ms <= replayed.median_ms ? launched : replayed;
-    out_.add(work, {.time = better, .bytes = data_.rows.bytes(), .limit_ms = limit_ms}, fields);
+    add(work, better, limit_ms, queries, k, {{"launch_ms", launched.median_ms}, {"graph_ms", replayed.median_ms}},
+        more);
   });
 }
 

@@ -47,17 +47,20 @@ class flat_bench {
   flat_index& index() { return index_; }
   flat_data& data() { return data_; }
   void set_patience(const patience& limit) { limit_ = limit; }
+  /// From now on searches go through the plane, or read all rows, whatever the plan says.
+  enum class through { plan, plane, rows };
+  void search_through(through what) { through_ = what; }
 
   /// Milliseconds of one read of the rows, at the bandwidth that this device shows for so many bytes.
   double limit_ms(gpu_clock* gpu);
 
-  /// Host to host. Adds a record unless it is not wanted. Where the index has a plane, bytes and limit are the plane's,
-  /// and the record tells how many rows survived its filter.
+  /// Host to host. Adds a record unless it is not wanted. Where the index has a plane, bytes and limit are the plane's
+  /// unless rows are asked for, and the record tells how many rows survived its filter.
   void host(std::int64_t queries, std::int64_t k, const std::string& work, double limit_ms,
             const nlohmann::ordered_json& more = {});
 
   /// Queries and results in the GPU's memory: as plain calls, and as one captured graph replayed with other queries.
-  /// The record's time is the better one's; both stand in it.
+  /// The record's time is the better one's; both stand in it. Of planes it tells what `host` does.
   void on_device(gpu_clock& gpu, std::int64_t queries, std::int64_t k, const std::string& work, double limit_ms,
                  const nlohmann::ordered_json& more = {});
 
@@ -77,6 +80,12 @@ class flat_bench {
   std::optional<std::string> check(const answer& found, std::int64_t run, std::int64_t queries);
 
  private:
+  bool reads_plane() const { return index_.storage() != storage::full && through_ != through::rows; }
+  /// Adds the record of `time`: of the rows, or of the plane, with how many rows survive of some sets of queries.
+  void add(const std::string& work, const timing& time, double limit_ms, std::int64_t queries, std::int64_t k,
+           nlohmann::ordered_json fields, const nlohmann::ordered_json& more);
+  /// Fails unless every list is the one that a search of all rows gives.
+  void compare_with_rows(const answer& found, std::int64_t run, std::int64_t queries);
   /// Runs `measure` unless the work is not wanted; an error becomes a record of the work's failure.
   void attempt(const std::string& work, const std::function<void()>& measure);
 
@@ -84,6 +93,7 @@ class flat_bench {
   flat_data& data_;
   results& out_;
   patience limit_;
+  through through_ = through::plan;
   flat_index index_;
 };
 

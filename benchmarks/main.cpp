@@ -30,6 +30,8 @@ constexpr named_campaign kCampaigns[] = {
     {"flat_gpu", run_flat_gpu},
     {"flat_cpu", run_flat_cpu},
     {"flat_certified", run_flat_certified},
+    {"flat_certified_gpu", run_flat_certified_gpu},
+    {"flat_host_rows", run_flat_host_rows},
     {"rows", run_rows, rows_accuracy},
     {"logits", run_logits},
 };
@@ -66,6 +68,9 @@ int run(int argc, char** argv) {
   app.add_option("--only", only, "only work whose name contains this")->type_name("SUBSTRING");
   app.add_option("--out", file, "where the JSON goes; without it, to stdout")->type_name("FILE");
   app.add_flag("--quick", settings.quick, "fewer repetitions; for a look, not for a record");
+  app.add_option("--gigabytes", settings.gigabytes, "rows of flat_host_rows")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& failure) {

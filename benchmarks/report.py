@@ -16,7 +16,7 @@ import verdicts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "flat_certified", "rows", "logits"]
+CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "flat_certified", "flat_certified_gpu", "flat_host_rows", "rows", "logits"]
 SEED = re.compile(r"flat/q1/(\d+)x(\d+)/f32/ip/k(\d+)/(host|device)(/\w+)?")
 CROSSING = re.compile(r"flat/q(\d+)/(\d+)x(\d+)/f32/ip/k10/host(/cpu)?")
 # What README shows of each campaign: the shapes that the targets name.
@@ -44,6 +44,14 @@ README_WORK = {
         "flat/q256/100000x768/f32/ip/k10/host/cpu/certified",
         "flat/q256/1000000x384/f32/ip/k100/host/cpu/certified",
     ],
+    "flat_certified_gpu": [
+        "flat/q1/1000000x1024/f32/ip/k100/host/certified",
+        "flat/q1/1000000x768/f32/ip/k100/host/clustered/certified",
+        "flat/q1/10000000x768/f32/ip/k100/host/certified",
+        "flat/q16/1000000x768/f32/ip/k100/device/certified",
+        "flat/q1024/1000000x768/f32/ip/k100/device/certified",
+    ],
+    "flat_host_rows": ["flat/q1/20833333x768/f32/ip/k100/host/clustered/host_rows/certified"],
     "rows": [
         "top_k/1048576x256/f32/k32/i32",
         "top_k/65536x1024/f32/k64/i32",

@@ -30,7 +30,8 @@ class results {
   bool wants(std::string_view work) const { return work.find(only_) != std::string_view::npos; }
 
   /// A verified measurement; `more` adds fields of this kind of work. Where it names another record as
-  /// "compared_with", this one's time over that one's is added as "ratio".
+  /// "compared_with", this one's time over that one's is added as "ratio"; of "operations", so many a second as
+  /// "tflop_per_s".
   void add(const std::string& work, const measured& m, const nlohmann::ordered_json& more = {});
   /// A wrong answer: no time is given, and the run fails.
   void add_wrong(const std::string& work, const std::string& difference);

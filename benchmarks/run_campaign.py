@@ -28,6 +28,8 @@ CAMPAIGNS = {
     "and where the CPU is faster",
     "flat_cpu": "one query and batches on the CPU, beside its read bandwidth",
     "flat_certified": "the same through an int8 plane, with how many rows survive its filter, and the worst data for it",
+    "flat_certified_gpu": "certified search on the GPU: one query, batches and the worst data for a filter",
+    "flat_host_rows": "a corpus beyond the GPU's memory: its plane there, its rows in the host's",
     "rows": "row-wise top k on the CPU and the GPU: shapes, types, k, hard data, early stops and how exact these are",
     "logits": "top k of long rows, and sampling a token of each, on the CPU and the GPU: shapes, types, filters",
 }
@@ -43,6 +45,8 @@ PEERS_OF = {
     "flat_gpu": ["torch"],
     "flat_cpu": ["faiss"],
     "flat_certified": ["faiss"],
+    "flat_certified_gpu": ["torch"],
+    "flat_host_rows": [],
     "rows": ["torch_rows", "numpy_rows"],
     "logits": ["torch_rows", "torch_logits"],
 }
@@ -115,7 +119,8 @@ def measure(program, arguments, environment, folder, tag):
 
 def add_peers(document, arguments, folder):
     works = folder / "works.json"
-    works.write_text(json.dumps([r["work"] for r in document["records"]]), encoding="utf-8")
+    jobs = dict.fromkeys(verdicts.peers_work(r["work"]) for r in document["records"])
+    works.write_text(json.dumps(list(jobs)), encoding="utf-8")
     wanted = PEERS_OF[arguments.campaign] if arguments.peers is None else [p for p in arguments.peers.split(",") if p]
     document["peers"] = {}
     for peer in wanted:
@@ -133,9 +138,7 @@ def add_peers(document, arguments, folder):
         found = json.loads(out.read_text(encoding="utf-8"))
         document["peers"][peer] = found["version"]
         for record in document["records"]:
-            # An instruction set is forced on ours alone, and no peer has a plane.
-            job = re.sub(r"/host/cpu(/avx512|/avx2|/neon|/scalar|/certified)+$", "/host/cpu", record["work"])
-            record.get("peers", {}).update(found["times"].get(job, {}))
+            record.get("peers", {}).update(found["times"].get(verdicts.peers_work(record["work"]), {}))
 
 
 def add_anchors_and_targets(document, machine):
@@ -145,7 +148,7 @@ def add_anchors_and_targets(document, machine):
     for record in document["records"]:
         if not record["verified"]:
             continue
-        for name, anchor in anchors.get(record["work"], {}).items():
+        for name, anchor in anchors.get(verdicts.peers_work(record["work"]), {}).items():
             record["peers"].setdefault(name, anchor)
         if record["work"] in targets:
             record["target_ms"] = targets[record["work"]]

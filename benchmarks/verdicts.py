@@ -55,6 +55,11 @@ def peers(record):
     return sorted(found, key=lambda p: p.ms)
 
 
+def peers_work(work):
+    """The name of the same work for peers: an instruction set is forced on ours alone, and none has a plane."""
+    return re.sub(r"(/host|/device)(/cpu)?(/avx512|/avx2|/neon|/scalar|/certified)+$", r"\1\2", work)
+
+
 def is_exact(name):
     """Whether a peer's arithmetic is fp32, as the work asks; tf32, fp16 and bf16 answer another question."""
     return not re.search(r"tf32|fp16|bf16", name)

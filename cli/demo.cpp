@@ -110,6 +110,7 @@ struct device_run {
   double median_seconds = 0;  ///< one query, host to host
   search_result best;         ///< [questions, kShown]
   search_result ranking;      ///< [questions, passages]: all of them, best first
+  search_stats stats;         ///< of `best`
 };
 
 /// The median time of one question at a time, all questions in turn.
@@ -132,11 +133,11 @@ double median_time(const flat_index& index, const vectors& queries) {
 device_run run_on(device where, const demo_data& data) {
   using clock = std::chrono::steady_clock;
   const auto start = clock::now();
-  flat_index index(where, {.dim = data.base.dim});
+  flat_index index(where, {.dim = data.base.dim, .storage = storage::int8_and_full});
   index.add(data.base.view());
-  device_run run{.where = where, .best = {}, .ranking = {}};
+  device_run run{.where = where, .best = {}, .ranking = {}, .stats = {}};
   run.build_seconds = std::chrono::duration<double>(clock::now() - start).count();
-  run.best = index.search(data.queries.view(), {.k = kShown});
+  run.best = index.search(data.queries.view(), {.k = kShown, .stats = &run.stats});
   run.ranking = index.search(data.queries.view(), {.k = data.base.rows});
   run.median_seconds = median_time(index, data.queries);
   return run;
@@ -196,6 +197,12 @@ void demo(const fs::path& named_data) {
     fmt::print("{:<7} {} a query (median of {}), index built in {}; {}\n", run.where.name(),
                readable_time(run.median_seconds), grouped(kTimedRuns), readable_time(run.build_seconds),
                run.where.description());
+    if (run.stats.certified_queries > 0) {
+      fmt::print("        {} of {} questions certified by int8 bounds: {:.1f} of {} scores computed for each\n",
+                 run.stats.certified_queries, data.queries.rows,
+                 static_cast<double>(run.stats.survivors) / static_cast<double>(run.stats.certified_queries),
+                 grouped(data.base.rows));
+    }
   }
   if (!gpu) fmt::print("cuda    not used: {}\n", why_no_gpu);
 

@@ -24,7 +24,16 @@ file(GLOB_RECURSE shortlist_cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu)
 if(NOT shortlist_cuda_sources)
   message(FATAL_ERROR "SHORTLIST_CUDA is ON, but there is no .cu file below src/cuda")
 endif()
-add_library(shortlist_cuda SHARED ${shortlist_cuda_sources})
+# Instructions that Hopper alone has exist in code for 90a, which runs nowhere else: these files are compiled for it
+# only, and the backend asks before it launches what is in them.
+set(shortlist_hopper_sources ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/flat/certified_filter.cu)
+list(REMOVE_ITEM shortlist_cuda_sources ${shortlist_hopper_sources})
+add_library(shortlist_hopper OBJECT ${shortlist_hopper_sources})
+target_include_directories(shortlist_hopper PRIVATE src)
+target_link_libraries(shortlist_hopper PRIVATE shortlist shortlist_options fmt::fmt-header-only)
+set_target_properties(shortlist_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real POSITION_INDEPENDENT_CODE ON)
+
+add_library(shortlist_cuda SHARED ${shortlist_cuda_sources} $<TARGET_OBJECTS:shortlist_hopper>)
 target_include_directories(shortlist_cuda PRIVATE src)
 target_link_libraries(shortlist_cuda PRIVATE shortlist shortlist_options fmt::fmt-header-only)
 set_target_properties(shortlist_cuda PROPERTIES BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")

@@ -3,7 +3,9 @@
 
 Links: a relative link names a file that exists and, after a #, a heading of it.
 Examples: a code block after `<!-- file: PATH -->` is that file, word for word.
-Results: benchmarks/report.py writes the tables between its markers from the committed measurements.
+Results: benchmarks/report.py and examples/maxk_gnn/report.py write the tables between their markers, and pictures, from the
+committed measurements.
+Reference: tools/api_reference.py writes docs/api.md from the docstrings of the Python package.
 
 `--check` writes nothing and fails where something would change.
 """
@@ -15,6 +17,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+GENERATORS = ["benchmarks/report.py", "examples/maxk_gnn/report.py", "tools/api_reference.py"]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
 EXAMPLE = re.compile(r"(<!-- file: (\S+) -->\n```\w*\n)(.*?)(```)", re.DOTALL)
@@ -65,12 +68,10 @@ def main():
                 path.write_text(with_examples(text), encoding="utf-8")
         wrong += broken_links(path)
 
-    report = ROOT / "benchmarks" / "report.py"
-    if report.exists():
-        done = subprocess.run([sys.executable, report, *(["--check"] if check else [])], cwd=ROOT, check=False)
+    for generator in GENERATORS:
+        done = subprocess.run([sys.executable, ROOT / generator, *(["--check"] if check else [])], cwd=ROOT, check=False)
         if done.returncode != 0:
-            wrong.append("benchmarks/report.py: " + ("the tables are not those of the results; ./run docs mends them"
-                                                     if check else "failed"))
+            wrong.append(f"{generator}: " + ("what it writes is stale; ./run docs mends it" if check else "failed"))
     if wrong:
         sys.exit("\n".join(wrong))
     print("documents: links, examples and tables are right")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ./run wheel [--cpu]: dist/shortlist-<version>-*.whl: the Python package, with the CUDA backend where nvcc is found and
-# --cpu does not leave it out.
+# --cpu does not leave it out. Its name says which systems it runs on: manylinux_2_34, say, is glibc 2.34 and later.
 #
 # Exit status 77, with the reason as the last line, where this machine has no Python for it or pip cannot fetch what the
 # build needs.
@@ -46,6 +46,7 @@ stray=$(ldd "$elsewhere"/shortlist/*.so* | awk '$2 == "=>" {print $1, $3}' | sor
 bytes=$(stat -c %s "$wheel")
 ((bytes < kMaxBytes)) || fail "$wheel has $bytes bytes; allowed are $kMaxBytes"
 
+wheel=$("$tools/bin/python" tools/wheel_tag.py "$wheel")
 mkdir -p dist
 rm -f dist/shortlist-*.whl
 cp "$wheel" dist/

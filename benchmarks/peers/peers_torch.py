@@ -2,19 +2,20 @@
 """torch on the GPU, the work of this project's GPU path: mv + topk for one query, mm + topk for a batch.
 
 Host to host: the query comes from pinned memory and both results go to pinned memory, by the wall clock. On the device:
-CUDA events, with a waiting kernel ahead, so that the time is the GPU's alone. Batches of fp32 in fp32 and in tf32. Ids
-are checked against float64 scores before anything is timed.
+CUDA events, with a waiting kernel ahead, so that the time is the GPU's alone. Batches of fp32 in fp32, in tf32 and, of
+rows that were rounded before, in bf16. Ids are checked against float64 scores before anything is timed.
 """
 
 import peer
 import torch
 
 CHUNK_ROWS = 50_000
+QUERY_CHUNK = 1024  # of a batch: the scores of more would not fit
 QUERY_SETS = 8  # timed runs take turns among so many
 WAIT_CYCLES = 120_000  # about 60 us: longer than the host takes to queue two kernels
 TYPES = {"f32": torch.float32, "f16": torch.float16}
 # What rounding may put last instead of the true last: rows and queries have length 1.
-TOLERANCE = {"torch": 1e-5, "torch_fp32": 1e-5, "torch_tf32": 2e-3}
+TOLERANCE = {"torch": 1e-5, "torch_fp32": 1e-5, "torch_tf32": 2e-3, "torch_bf16": 2e-2}
 TOLERANCE_F16 = 2e-3
 
 
@@ -32,7 +33,8 @@ def top_k(rows, queries, k):
     """scores and indices, [k] for one query and [queries, k] for a batch."""
     if len(queries) == 1:
         return torch.topk(torch.mv(rows, queries[0]), k)
-    return torch.topk(torch.mm(queries, rows.t()), k, dim=1)
+    parts = [torch.topk(torch.mm(part, rows.t()), k, dim=1) for part in queries.split(QUERY_CHUNK)]
+    return parts[0] if len(parts) == 1 else torch.return_types.topk([torch.cat(both) for both in zip(*parts)])
 
 
 def check(rows, query, indices, k, tolerance):
@@ -82,18 +84,20 @@ def measure(works, quick):
         rows = unit_normal(1, rows_count, dim).to(TYPES[element])
         for job in jobs:
             queries = [unit_normal(2 + s, job.queries, dim).to(rows.dtype) for s in range(QUERY_SETS)]
-            tf32_of = {"torch": False}
+            names = ["torch"]
             if job.queries > 1 and element == "f32":
-                tf32_of = {"torch_fp32": False, "torch_tf32": True}
-            for name, tf32 in tf32_of.items():
-                torch.backends.cuda.matmul.allow_tf32 = tf32
-                found = top_k(rows, queries[0], job.k)
+                names = ["torch_fp32", "torch_tf32", "torch_bf16"]
+            for name in names:
+                torch.backends.cuda.matmul.allow_tf32 = name == "torch_tf32"
+                multiplied = rows.bfloat16() if name == "torch_bf16" else rows
+                asked = [q.to(multiplied.dtype) for q in queries]
+                found = top_k(multiplied, asked[0], job.k)
                 tolerance = TOLERANCE_F16 if element == "f16" else TOLERANCE[name]
                 check(rows, queries[0][-1], found.indices.reshape(-1, job.k)[-1], job.k, tolerance)
                 if job.place == "host":
-                    run = host_run(rows, [q.cpu().pin_memory() for q in queries], job.k)
+                    run = host_run(multiplied, [q.cpu().pin_memory() for q in asked], job.k)
                 else:
-                    run = device_run(rows, queries, job.k)
+                    run = device_run(multiplied, asked, job.k)
                 ms = peer.median_ms(run, quick)
                 times.setdefault(job.work, {})[name] = ms
                 peer.say(job.work, name, ms)

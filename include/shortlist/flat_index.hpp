@@ -18,7 +18,7 @@ struct flat_index_options {
   std::int64_t dim = 0;
   shortlist::metric metric = shortlist::metric::inner_product;
   element_type type = element_type::f32;  ///< how rows are stored; rows of this type only may be added
-  /// Whether an int8 plane is kept beside the rows: on the CPU, and for rows of f32, f16 and bf16.
+  /// Whether an int8 plane is kept beside the rows, for rows of f32, f16 and bf16; and where the rows lie.
   shortlist::storage storage = shortlist::storage::full;
 };
 
@@ -80,6 +80,7 @@ class workspace {
 /// Bytes that an index holds, by purpose and place.
 struct memory_use {
   std::int64_t rows_bytes = 0;          ///< rows, reserved space included
+  std::int64_t host_rows_bytes = 0;     ///< of those, what lies in the host's memory beside a GPU: all or nothing
   std::int64_t planes_bytes = 0;        ///< the int8 plane, reserved space included
   std::int64_t norms_bytes = 0;         ///< one fp32 a row under cosine
   std::int64_t ids_bytes = 0;           ///< on host and device, only if ids were given
@@ -95,8 +96,7 @@ enum class verify { full, header_only };  ///< what `load` checks: header and da
 /// Order and score are defined to the last bit in docs/ordering.md and equal on every device.
 class flat_index {
  public:
-  /// @throws invalid_argument if options.dim is outside of [1, 65536], or a plane is asked for over i8 or u8 rows;
-  ///         unsupported if it is asked for on a CUDA device, which has none yet.
+  /// @throws invalid_argument if options.dim is outside of [1, 65536], or a plane is asked for over i8 or u8 rows.
   flat_index(device where, const flat_index_options& options);
   ~flat_index();
   flat_index(flat_index&&) noexcept;

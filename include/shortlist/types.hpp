@@ -28,7 +28,7 @@ enum class metric : std::uint8_t { inner_product, cosine, l2 };
 enum class storage : std::uint8_t {
   full,           ///< the rows, on the device
   int8_and_full,  ///< a plane and the rows, both on the device
-  int8_and_host,  ///< a plane on the device, the rows in host memory; on the CPU the same as int8_and_full
+  int8_and_host,  ///< a plane on the device, the rows in pinned host memory; on the CPU the same as int8_and_full
 };
 
 /// "f32", "f16", "bf16", "i8", "u8".

@@ -23,7 +23,7 @@ from ._core import (
     top_k,
     top_k_mask,
 )
-from ._results import Device, MemoryUse, SampleResult, SearchResult, TokenRows, TopK
+from ._results import Device, MemoryUse, SampleResult, SearchResult, SearchStats, TokenRows, TopK
 
 __all__ = [
     "CorruptFile",
@@ -37,6 +37,7 @@ __all__ = [
     "OutOfMemory",
     "SampleResult",
     "SearchResult",
+    "SearchStats",
     "TokenRows",
     "TopK",
     "Unsupported",

@@ -5,7 +5,7 @@ import numpy
 from numpy.typing import NDArray
 
 # The type of NumPy's arrays holds their dtype, which results do not share: so they have overloads of their own.
-from ._results import Array, Device, MemoryUse, SampleResult, SearchResult, TopK
+from ._results import Array, Device, MemoryUse, SampleResult, SearchResult, SearchStats, TopK
 
 __version__: str
 
@@ -20,7 +20,12 @@ class CudaError(Error, RuntimeError): ...
 
 class FlatIndex:
     def __init__(
-        self, dim: int, metric: str = "cosine", device: object = None, dtype: object = "float32"
+        self,
+        dim: int,
+        metric: str = "cosine",
+        device: object = None,
+        dtype: object = "float32",
+        storage: str = "full",
     ) -> None: ...
     @staticmethod
     def load(path: str | os.PathLike[str], device: object = None, verify: bool = True) -> FlatIndex: ...
@@ -42,6 +47,10 @@ class FlatIndex:
     def device(self) -> str: ...
     @property
     def dtype(self) -> str: ...
+    @property
+    def storage(self) -> str: ...
+    @property
+    def search_stats(self) -> SearchStats: ...
     @property
     def memory(self) -> MemoryUse: ...
 

@@ -50,11 +50,25 @@ class MemoryUse(NamedTuple):
     """Bytes that an index holds, by purpose and place."""
 
     rows_bytes: int
+    host_rows_bytes: int
+    """Of those, what lies in the host's memory beside a GPU: all or nothing."""
+    planes_bytes: int
+    """Of the int8 copy, where `storage` asks for one."""
     norms_bytes: int
     ids_bytes: int
     workspaces_bytes: int
     device_allocations: int
     """Device and pinned allocations that the index has made so far."""
+
+
+class SearchStats(NamedTuple):
+    """What an index's searches made of its int8 copy; counts grow for as long as the index lives."""
+
+    queries: int
+    certified_queries: int
+    """Answered through the copy; the others by reading all rows."""
+    survivors: int
+    """Rows, over the certified queries, whose score had to be computed."""
 
 
 class TokenRows(NamedTuple, Generic[Array]):

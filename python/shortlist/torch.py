@@ -86,6 +86,21 @@ def topk(
     return TopK(values.movedim(-1, dim), indices.movedim(-1, dim))
 
 
+class _KeepTopK(torch.autograd.Function):
+    """What MaxK is, without torch's way to an operator, which takes longer than a small selection."""
+
+    @staticmethod
+    def forward(ctx, x, k, max_iter):
+        values, indices = _core.top_k(x, k, sorted=False, max_iter=max_iter)
+        ctx.save_for_backward(indices)
+        return torch.zeros_like(x).scatter_(-1, indices, values)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (indices,) = ctx.saved_tensors
+        return torch.zeros_like(gradient).scatter(-1, indices, gradient.gather(-1, indices)), None, None
+
+
 class MaxK(torch.nn.Module):
     """Keeps the k largest of every row of [..., cols], and sets the others to 0.
 
@@ -100,8 +115,10 @@ class MaxK(torch.nn.Module):
         self.max_iter = max_iter
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = _top_k_mask(x.detach(), self.k, True, None, self.max_iter)
-        return torch.where(kept, x, 0)  # not a product: that would make NaN of the infinities it drops
+        if not torch.compiler.is_compiling():
+            return _KeepTopK.apply(x, self.k, self.max_iter)
+        values, indices = _top_k(x, self.k, True, False, None, self.max_iter)
+        return torch.zeros_like(x).scatter(-1, indices, values)
 
     def extra_repr(self) -> str:
         return f"k={self.k}" + ("" if self.max_iter is None else f", max_iter={self.max_iter}")

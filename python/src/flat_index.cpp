@@ -11,6 +11,9 @@
 #include <nanobind/stl/string_view.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -28,6 +31,9 @@
 
 namespace shortlist::python {
 namespace {
+
+// Of rows that are added without a look at Ctrl-C: some 10 ms.
+constexpr std::int64_t kPartBytes = std::int64_t{64} << 20;
 
 constexpr const char* kElementDtypes = "float32, float16, bfloat16, int8 or uint8";
 
@@ -133,7 +139,10 @@ class python_index {
     array held, held_ids;
     const any_matrix_view view = read_vectors(vectors, "vectors", index_.type(), index_.type(), held);
     const auto labels = read_ids(ids, view.rows, held_ids);
-    if (is_on_host(held, "vectors")) {
+    const bool on_host = is_on_host(held, "vectors");
+    if (on_host && labels.empty() && bytes_of(view) > kPartBytes) {
+      add_in_parts(view);
+    } else if (on_host) {
       const unlocked without_gil;
       const std::unique_lock alone(lock_);
       index_.add(view, labels);
@@ -165,7 +174,7 @@ class python_index {
     if (on_host) {
       const unlocked without_gil;
       const std::shared_lock beside_others(lock_);
-      index_.search(view, {.k = k}, out);
+      search_counted(view, k, out);
     } else {
       const work_order order = held.from->order(held);
       const unlocked without_gil;
@@ -225,6 +234,7 @@ class python_index {
   }
   std::int64_t dim() const { return index_.dim(); }
   std::string metric() const { return std::string(shortlist::to_string(index_.metric())); }
+  std::string storage() const { return std::string(shortlist::to_string(index_.storage())); }
   std::string where() const { return index_.where().name(); }
   const char* type() const { return python::to_string(stored()); }
 
@@ -232,6 +242,12 @@ class python_index {
     const unlocked without_gil;
     const std::shared_lock beside_others(lock_);
     return index_.memory();
+  }
+
+  nb::object stats() const {
+    static const named_tuple& result = *new named_tuple("SearchStats");
+    nb::object fields[] = {nb::int_(queries_.load()), nb::int_(certified_queries_.load()), nb::int_(survivors_.load())};
+    return result.make(fields);
   }
 
   std::string explain(std::int64_t k, std::int64_t queries) const {
@@ -242,9 +258,12 @@ class python_index {
 
   std::string text() const {
     const memory_use use = memory();
-    return fmt::format("FlatIndex(rows={}, dim={}, metric='{}', dtype='{}', device='{}', memory='{}')", rows(), dim(),
-                       metric(), type(), where(),
-                       readable(use.rows_bytes + use.norms_bytes + use.ids_bytes + use.workspaces_bytes));
+    const std::int64_t bytes =
+        use.rows_bytes + use.planes_bytes + use.norms_bytes + use.ids_bytes + use.workspaces_bytes;
+    const bool has_plane = index_.storage() != shortlist::storage::full;
+    return fmt::format("FlatIndex(rows={}, dim={}, metric='{}', dtype='{}', {}device='{}', memory='{}')", rows(), dim(),
+                       metric(), type(), has_plane ? fmt::format("storage='{}', ", storage()) : "", where(),
+                       readable(bytes));
   }
 
   /// The file that save writes, and where the index was.
@@ -274,6 +293,58 @@ class python_index {
   }
 
  private:
+  static std::int64_t bytes_of(const any_matrix_view& rows) { return rows.rows * rows.cols * size_bytes(rows.type); }
+
+  /// An add that Ctrl-C ends after a part. Memory is set aside first, so that no later part can fail for want of it.
+  void add_in_parts(const any_matrix_view& rows) {
+    const std::int64_t row_bytes = rows.cols * size_bytes(rows.type);
+    const std::int64_t part = std::max<std::int64_t>(kPartBytes / row_bytes, 1);
+    std::int64_t added = 0;
+    while (added < rows.rows) {
+      bool was_interrupted = false;
+      {
+        const unlocked without_gil;
+        const std::unique_lock alone(lock_);
+        if (added == 0) set_rows_aside(index_.rows() + rows.rows);
+        while (added < rows.rows && !was_interrupted) {
+          const std::int64_t count = std::min(part, rows.rows - added);
+          const auto* first =
+              static_cast<const std::byte*>(rows.data) + added * rows.row_stride * size_bytes(rows.type);
+          index_.add({first, rows.type, count, rows.cols, rows.row_stride});
+          added += count;
+          was_interrupted = added < rows.rows && interrupt_is_pending();
+        }
+      }
+      // Whatever Python does about it may use this index, so it runs when the lock is free again.
+      if (was_interrupted) raise_interrupt();
+    }
+  }
+
+  /// By half as much again at least, as single adds grow.
+  void set_rows_aside(std::int64_t rows) {
+    if (rows <= rows_set_aside_) return;
+    const auto aside = [&](std::int64_t wanted) {
+      index_.reserve({.max_rows = wanted});
+      rows_set_aside_ = wanted;
+    };
+    try {
+      aside(std::max(rows, rows_set_aside_ + rows_set_aside_ / 2));
+    } catch (const out_of_memory&) {
+      aside(rows);
+    }
+  }
+
+  /// Host to host; an index with a plane counts what came of it.
+  void search_counted(const any_matrix_view& queries, std::int64_t k, const search_output& out) const {
+    search_stats stats;
+    const bool has_plane = index_.storage() != shortlist::storage::full;
+    index_.search(queries, {.k = k, .stats = has_plane ? &stats : nullptr}, out);
+    if (!has_plane) return;
+    queries_ += queries.rows;
+    certified_queries_ += stats.certified_queries;
+    survivors_ += stats.survivors;
+  }
+
   dtype stored() const { return stored_as(index_.type()); }
 
   /// Arrays in host memory serve any index; those on a GPU serve an index that is there.
@@ -290,6 +361,8 @@ class python_index {
 
   flat_index index_;
   mutable std::shared_mutex lock_;
+  std::int64_t rows_set_aside_ = 0;
+  mutable std::atomic<std::int64_t> queries_ = 0, certified_queries_ = 0, survivors_ = 0;
 };
 
 constexpr const char* kClassDoc = R"(Exact nearest neighbours over rows that stay on one device.
@@ -300,6 +373,9 @@ Args:
     device: "cpu", "cuda", "cuda:1", a torch.device, or None: the first GPU if there is one, else the CPU.
     dtype: what rows are stored as, and added as: "float32", "float16", "bfloat16", "int8" or "uint8"; or a dtype of
         NumPy or torch.
+    storage: "full", the rows alone. "int8_and_full" keeps an int8 copy beside them and searches by it where that is
+        faster: proven bounds leave a few rows, whose scores decide, so that results have the same bits. "int8_and_host"
+        keeps the rows themselves in host memory; on the CPU that is the same. Rows of float32, float16 and bfloat16.
 
 Raises:
     InvalidArgument (ValueError), Unsupported (RuntimeError) if the device is not there, OutOfMemory (MemoryError).
@@ -318,8 +394,8 @@ Args:
 Raises:
     InvalidArgument (ValueError), WrongType (TypeError), OutOfMemory (MemoryError); the index is then as it was.
 
-Returns when the rows are in place. The GIL is released; Ctrl-C is seen when the call ends, so add rows in parts where
-that must be soon.)";
+Returns when the rows are in place. The GIL is released. Ctrl-C ends a long add of host rows without `ids` after the part
+of 64 MiB that it is in: the rows before stay, and len(index) says how many. Of other adds it is seen at the end.)";
 
 constexpr const char* kSearchDoc = R"(The k best rows of each query: SearchResult(scores, ids).
 
@@ -369,13 +445,17 @@ void bind_flat_index(nb::module_& module) {
   nb::class_<python_index> c(module, "FlatIndex", kClassDoc, nb::is_weak_referenceable());
   c.def(
       "__init__",
-      [](python_index* self, std::int64_t dim, std::string_view metric, nb::handle where, nb::handle type) {
-        new (self) python_index(device_of(where),
-                                {.dim = dim, .metric = parse_metric(metric), .type = element_type_named(type)});
+      [](python_index* self, std::int64_t dim, std::string_view metric, nb::handle where, nb::handle type,
+         std::string_view storage) {
+        new (self) python_index(device_of(where), {.dim = dim,
+                                                   .metric = parse_metric(metric),
+                                                   .type = element_type_named(type),
+                                                   .storage = parse_storage(storage)});
       },
       nb::arg("dim"), nb::arg("metric") = "cosine", nb::arg("device") = nb::none(), nb::arg("dtype") = "float32",
-      nb::sig("def __init__(self, dim: int, metric: str = 'cosine', device: object = None, dtype: object = 'float32') "
-              "-> None"));
+      nb::arg("storage") = "full",
+      nb::sig("def __init__(self, dim: int, metric: str = 'cosine', device: object = None, dtype: object = 'float32', "
+              "storage: str = 'full') -> None"));
   c.def("add", &python_index::add, nb::arg("vectors").none(), nb::arg("ids") = nb::none(),
         nb::sig("def add(self, vectors: object, ids: object = None) -> None"), kAddDoc);
   c.def("search", &python_index::search, nb::arg("queries").none(), nb::arg("k") = 10,
@@ -402,13 +482,16 @@ void bind_flat_index(nb::module_& module) {
   c.def_prop_ro("metric", &python_index::metric, "\"inner_product\", \"cosine\" or \"l2\".");
   c.def_prop_ro("device", &python_index::where, "\"cpu\" or \"cuda:0\".");
   c.def_prop_ro("dtype", &python_index::type, "What rows are stored as: \"float32\", ...");
+  c.def_prop_ro("storage", &python_index::storage, "\"full\", \"int8_and_full\" or \"int8_and_host\".");
+  c.def_prop_ro("search_stats", &python_index::stats, nb::sig("def search_stats(self) -> SearchStats"),
+                "What the searches so far made of the int8 copy: those with queries in host memory.");
   c.def_prop_ro(
       "memory",
       [](const python_index& self) {
         const memory_use use = self.memory();
         return nb::module_::import_("shortlist._results")
-            .attr("MemoryUse")(use.rows_bytes, use.norms_bytes, use.ids_bytes, use.workspaces_bytes,
-                               use.device_allocations);
+            .attr("MemoryUse")(use.rows_bytes, use.host_rows_bytes, use.planes_bytes, use.norms_bytes, use.ids_bytes,
+                               use.workspaces_bytes, use.device_allocations);
       },
       nb::sig("def memory(self) -> MemoryUse"), "Bytes that the index holds, by purpose.");
 }

@@ -45,6 +45,16 @@ unlocked::~unlocked() {
   --running;
 }
 
+bool interrupt_is_pending() {
+  const nb::gil_scoped_acquire with_gil;
+  return PyOS_InterruptOccurred() != 0;
+}
+
+void raise_interrupt() {
+  PyErr_SetInterrupt();
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
 void bind_end(nb::module_& module) {
   module.def("_wait_for_calls", wait_for_calls);
   nb::module_::import_("atexit").attr("register")(module.attr("_wait_for_calls"));

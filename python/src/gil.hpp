@@ -20,6 +20,11 @@ class unlocked {
   PyThreadState* state_;
 };
 
+/// Whether Ctrl-C has been pressed; asked without the GIL. Only Python's main thread is told.
+bool interrupt_is_pending();
+/// Has Python handle the Ctrl-C that was seen. @throws nb::python_error where that raises, as it does by default.
+void raise_interrupt();
+
 /// Has the interpreter's end wait as said above.
 void bind_end(nanobind::module_& module);
 

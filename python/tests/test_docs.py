@@ -1,27 +1,50 @@
-"""The examples of docs/python.md and of examples/, run as they stand; what they print is what the page says."""
+"""The examples of docs/python*.md and of examples/, run as they stand, and the reference beside the built package."""
 
 import contextlib
 import importlib.util
+import inspect
 import io
+import operator
 import re
 import subprocess
 import sys
 
+import pytest
+
+from shortlist import _core
 
 BLOCK = re.compile(r"(<!-- needs: (\w+) -->\n)?```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
 
 
-def test_the_page(repository):
+PAGES = {"python.md": 2, "python_retrieve.md": 4, "python_activations.md": 2, "python_sampling.md": 2}  # examples, at least
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page(repository, page):
     scope, ran = {}, 0
-    for _, module, code, expected in BLOCK.findall((repository / "docs/python.md").read_text()):
+    for _, module, code, expected in BLOCK.findall((repository / "docs" / page).read_text()):
         if module and importlib.util.find_spec(module) is None:
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, "docs/python.md", "exec"), scope)
+            exec(compile(code, page, "exec"), scope)
         assert printed.getvalue() == expected, code
         ran += 1
-    assert ran >= 7
+    assert ran >= PAGES[page]
+
+
+def test_the_reference_says_what_the_package_does(repository):
+    spec = importlib.util.spec_from_file_location("api_reference", repository / "tools/api_reference.py")
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    docs = reference.docs_of_bindings()
+    for name, docstring in docs.items():
+        member = operator.attrgetter(name)(_core)
+        assert inspect.cleandoc(docstring) in inspect.getdoc(member), name
+    public = {name for name in vars(_core) if not name.startswith("_")}
+    public |= {f"FlatIndex.{name}" for name in vars(_core.FlatIndex) if not name.startswith("_")}
+    assert public == set(docs)
+    assert (repository / "docs/api.md").read_text(encoding="utf-8") == reference.page()
 
 
 def printed_by(repository, example):

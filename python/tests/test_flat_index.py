@@ -1,5 +1,6 @@
 """FlatIndex on NumPy arrays: results to the bit, ids, files, pickles, threads and memory."""
 
+import copy
 import pathlib
 import pickle
 import subprocess
@@ -151,12 +152,24 @@ def test_pickles():
     for kind in (sl.FlatIndex, Named):
         index = kind(6, device="cpu")
         index.add(rows, ids=range(5, 35))
-        copy = pickle.loads(pickle.dumps(index))
-        assert type(copy) is kind
-        check(copy, rows, rows[:2], 4, "cosine", "a pickle", np.arange(5, 35))
+        unpickled = pickle.loads(pickle.dumps(index))
+        assert type(unpickled) is kind
+        check(unpickled, rows, rows[:2], 4, "cosine", "a pickle", np.arange(5, 35))
     result = index.search(rows[:2], 4)
     again = pickle.loads(pickle.dumps(result))
     assert isinstance(again, sl.SearchResult) and np.array_equal(again.ids, result.ids)
+
+
+def test_copies_and_errors_travel():
+    index = sl.FlatIndex(6, "l2", device="cpu")
+    index.add(vectors(30, 6, np.dtype("float32"), 5))
+    copied = copy.deepcopy(index)
+    index.add(vectors(1, 6, np.dtype("float32"), 6))
+    assert (len(copied), len(index), copied.metric) == (30, 31, "l2")
+    with pytest.raises(sl.InvalidArgument) as raised:
+        index.search([1.0], 1)
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert type(again) is sl.InvalidArgument and str(again) == str(raised.value)
 
 
 def test_sixteen_threads_get_what_one_gets():
@@ -193,6 +206,55 @@ def test_rows_added_while_others_search_are_there_in_whole():
 
     run_threads(work, 6)
     assert not wrong and len(index) == 20000
+
+
+def test_ctrl_c_ends_a_long_add_between_parts():
+    script = """
+import os, signal, threading, shortlist as sl, numpy as np
+DIM, PART, ATTEMPTS = 1024, (64 << 20) // 4096, 30
+rows = np.zeros((12 * PART + 5, DIM), np.float32)
+rows[:, 0] = np.arange(len(rows))
+
+held = []  # the index that is added to, for the handler, which may use it
+
+def interrupted_add(handler):
+    # A busy machine may deliver the signal too early or too late: then nothing is learnt, and it is tried again.
+    for attempt in range(ATTEMPTS):
+        signal.signal(signal.SIGINT, handler)
+        held[:] = [sl.FlatIndex(DIM, "inner_product", device="cpu")]
+        timer = threading.Timer(0.002 * (1 + attempt), os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            held[0].add(rows)
+            timer.join()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            timer.join()
+        yield held[0]
+
+seen = []
+for index in interrupted_add(lambda *_: seen.append(len(held[0]))):
+    assert len(index) == len(rows)  # the handler returned, so the add went on
+    if 0 < seen[-1] < len(rows):
+        break
+else:
+    raise SystemExit(f"the handler ran beside no add: {seen}")
+
+for index in interrupted_add(signal.default_int_handler):
+    added = len(index)
+    if 0 < added < len(rows):
+        break
+else:
+    raise SystemExit("no add was interrupted")
+assert added % PART == 0, added
+query = np.zeros(DIM, np.float32)
+query[0] = 1
+assert index.search(query, 2).ids.tolist() == [added - 1, added - 2]
+index.add(rows[added:])
+assert index.search(query, 1).ids.tolist() == [len(rows) - 1]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def run_threads(work, count):

@@ -1,11 +1,15 @@
 """The package as it is installed: what it holds, what it says of itself, and how it ends."""
 
 import ast
+import importlib.metadata
+import importlib.util
 import inspect
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -30,6 +34,48 @@ def test_it_brings_its_libraries_and_nothing_twice():
     libraries = sorted(path.name for path in FOLDER.glob("*.so*"))
     assert "libshortlist.so.0" in libraries and len(libraries) == len({name.split(".")[0] for name in libraries})
     assert (FOLDER / "py.typed").exists() and not any(path.is_symlink() for path in FOLDER.rglob("*"))
+
+
+@pytest.fixture
+def wheel_tag(repository):
+    if not shutil.which("readelf"):
+        pytest.skip("there is no readelf")
+    spec = importlib.util.spec_from_file_location("wheel_tag", repository / "tools/wheel_tag.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_wheel_is_named_after_the_systems_that_it_runs_on(wheel_tag):
+    tags = re.findall(r"Tag: (\S+)", importlib.metadata.distribution("shortlist").read_text("WHEEL"))
+    major, minor = wheel_tag.glibc_for(FOLDER.glob("*.so*"))
+    assert tags and all(f"-manylinux_{major}_{minor}_" in tag for tag in tags)
+
+
+def test_what_a_library_needs_decides(wheel_tag, monkeypatch):
+    for needed, glibc in (
+        ({"GLIBC": (2, 14)}, (2, 28)),
+        ({"GLIBC": (2, 36), "GLIBCXX": (3, 4, 29)}, (2, 36)),
+        ({"GLIBC": (2, 34), "GLIBCXX": (3, 4, 30)}, (2, 35)),
+    ):
+        monkeypatch.setattr(wheel_tag, "needs", lambda library: needed)
+        assert wheel_tag.glibc_for(["one"]) == glibc
+    monkeypatch.setattr(wheel_tag, "needs", lambda library: {"GLIBCXX": (3, 4, 99)})
+    with pytest.raises(SystemExit, match="one needs a newer libstdc"):
+        wheel_tag.glibc_for(["one"])
+
+
+def test_a_renamed_wheel_says_the_same_inside(wheel_tag, tmp_path):
+    wheel = tmp_path / "a-1-cp312-abi3-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr("a-1.dist-info/WHEEL", "Tag: cp312-abi3-linux_x86_64\n")
+        made.writestr("a-1.dist-info/RECORD", "a-1.dist-info/WHEEL,sha256=x,1\na-1.dist-info/RECORD,,\n")
+    target = wheel_tag.retagged(wheel, (2, 34))
+    assert target.name == "a-1-cp312-abi3-manylinux_2_34_x86_64.whl"
+    with zipfile.ZipFile(target) as archive:
+        assert archive.namelist() == ["a-1.dist-info/WHEEL", "a-1.dist-info/RECORD"]
+        assert archive.read("a-1.dist-info/WHEEL") == b"Tag: cp312-abi3-manylinux_2_34_x86_64\n"
+        assert re.search(rb"WHEEL,sha256=[\w-]{43},38\n", archive.read("a-1.dist-info/RECORD"))
 
 
 @pytest.mark.skipif(len(sl.devices()) > 1, reason="there is a GPU")

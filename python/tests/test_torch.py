@@ -1,5 +1,7 @@
 """shortlist.torch on the CPU: gradients, torch.compile, and torch.topk's signature."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,8 @@ def test_gradients():
         assert torch.autograd.gradcheck(lambda x: slt.top_k(x, 3, **options).values, doubles(4, 7))
     assert torch.autograd.gradgradcheck(lambda x: slt.top_k(x, 3).values ** 2, doubles(4, 7))
     assert torch.autograd.gradcheck(slt.MaxK(3), doubles(2, 3, 7))
+    assert torch.autograd.gradcheck(slt.MaxK(3), doubles(7, 4).t())
+    assert torch.autograd.gradgradcheck(lambda x: slt.MaxK(3)(x) ** 2, doubles(4, 7))
     assert torch.autograd.gradcheck(lambda x: slt.topk(x, 2, dim=0).values, doubles(5, 3))
 
 
@@ -59,8 +63,12 @@ def test_max_k_keeps_k_values_and_infinities_do_no_harm():
     x = torch.tensor([[1.0, -torch.inf, 3.0, 2.0], [torch.inf, 5.0, 0.0, -1.0]])
     assert slt.MaxK(2)(x).tolist() == [[0, 0, 3, 2], [torch.inf, 5, 0, 0]]
     assert repr(slt.MaxK(32, max_iter=4)) == "MaxK(k=32, max_iter=4)"
-    early = slt.MaxK(8, max_iter=2)(torch.randn(100, 64))
-    assert ((early != 0).sum(-1) == 8).all()
+    assert repr(pickle.loads(pickle.dumps(slt.MaxK(5)))) == "MaxK(k=5)"
+    random = torch.randn(100, 64)
+    early = slt.MaxK(8, max_iter=2)
+    assert ((early(random) != 0).sum(-1) == 8).all()
+    assert torch.equal(early(random) != 0, sl.top_k_mask(random, 8, max_iter=2))
+    assert torch.equal(torch.compile(early, fullgraph=True, backend="aot_eager")(random), early(random))
 
 
 @pytest.mark.parametrize("dim", [-1, 0, 1, -2])

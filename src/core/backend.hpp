@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "core/certified.hpp"
 #include "shortlist/device.hpp"
 #include "shortlist/flat_index.hpp"
 #include "shortlist/sample.hpp"
@@ -27,7 +28,8 @@ struct flat_corpus {
   const float* inverse_norms = nullptr;  ///< [count] under cosine (kZeroVector where dot(x, x) == 0), else null
   const std::int64_t* ids = nullptr;     ///< [count] labels, or null: the position is the label
   shortlist::storage storage = shortlist::storage::full;
-  const std::byte* plane = nullptr;  ///< of these rows, laid out as core::plane_layout says, unless the storage is full
+  const std::byte* plane = nullptr;  ///< of these rows, laid out as the backend has it, unless the storage is full
+  plane_summary summary = {};        ///< of the plane
 };
 
 /// Queries, and where their answers go. Scores and ids are dense [queries, k]; entries from min(k, count) on are
@@ -101,7 +103,9 @@ class backend {
 
   // Memory. `allocate` throws out_of_memory, with the bytes asked for and the bytes free.
   virtual void* allocate(std::int64_t bytes) = 0;
-  /// Work that was queued on any stream may still use the memory: waits for it.
+  /// Host memory that the device reads and writes by the same address.
+  virtual void* allocate_on_host(std::int64_t bytes) = 0;
+  /// Of both kinds. Work that was queued on any stream may still use the memory: waits for it.
   virtual void release(void* memory) noexcept = 0;
   virtual void zero(void* stream, void* memory, std::int64_t bytes) = 0;
   /// Copies `rows` rows of `row_bytes`; asynchronous on `stream` where host memory is not involved, else complete
@@ -120,13 +124,15 @@ class backend {
   /// Computes inverse_norms[first, first + count), of the rows at these positions; the array is that of all rows.
   virtual void inverse_norms(void* stream, const flat_corpus& corpus, std::int64_t first, std::int64_t count,
                              float* inverse_norms) = 0;
-  /// @throws unsupported unless an index may keep its rows so; the message names options.storage.
-  virtual void check_storage(storage wanted) const;
-  /// Writes rows [first, first + count) into the plane, blocks of which are there and may hold rows before `first`.
+  /// Bytes of a plane's block of kPlaneRows rows.
+  virtual std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept = 0;
+  /// Writes rows [first, first + count), which are in place with their inverse norms, into the plane, blocks of which
+  /// are there and may hold rows before `first`. Adds them to `summary`, which lies in the backend's memory.
   virtual void write_plane(void* stream, const flat_corpus& corpus, std::int64_t first, std::int64_t count,
-                           std::byte* plane);
-  /// `max_dim` bounds what staging of host queries needs; 0 if searches will be device to device only.
-  virtual std::unique_ptr<scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) = 0;
+                           std::byte* plane, plane_summary* summary) = 0;
+  /// `max_dim` bounds what staging of host queries needs; 0 if searches will be device to device only. `kept` is what
+  /// the indexes that are searched have; any other storage than full serves all of them.
+  virtual std::unique_ptr<scratch> make_scratch(const search_limits& limits, std::int64_t max_dim, storage kept) = 0;
   /// Device to device, asynchronous on `stream`, allocates nothing, can be captured.
   virtual void flat_search(void* stream, scratch& memory, const flat_corpus& corpus, const flat_request& request) = 0;
   /// Host to host: queries and outputs are host memory; complete on return. Allocates nothing.

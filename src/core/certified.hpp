@@ -68,6 +68,36 @@ struct plane_row {
   float square = 0.0f;    ///< w, |x|^2 rounded to nearest
 };
 
+/// What the rows of a plane tell about how many of them a search will have to score. Whole numbers: the order in which
+/// rows are added does not matter.
+struct plane_summary {
+  std::int64_t certifiable = 0;  ///< rows
+  std::int64_t uncertifiable = 0;
+  std::int64_t looseness = 0;  ///< sum over the certifiable rows of looseness_of
+
+  constexpr void add(const plane_summary& other) {
+    certifiable += other.certifiable;
+    uncertifiable += other.uncertifiable;
+    looseness += other.looseness;
+  }
+};
+
+inline constexpr std::int64_t kLoosenessUnit = std::int64_t{1} << 20;
+
+/// Residual over norm of a certifiable row, at most 1, in units of 2^-20.
+SHORTLIST_HOST_DEVICE std::int64_t looseness_of(float residual, float norm) {
+  constexpr float kResidualOfZero = 0x1p-125f;  // a zero vector's, padded; nothing is known better
+  if (residual <= kResidualOfZero) return 0;
+  return residual < norm ? static_cast<std::int64_t>(residual / norm * static_cast<float>(kLoosenessUnit))
+                         : kLoosenessUnit;
+}
+
+/// The summary of one row.
+SHORTLIST_HOST_DEVICE plane_summary summary_of(float residual, float norm) {
+  const bool certifiable = residual < float_from_bits(0x7F800000u);
+  return {certifiable ? 1 : 0, certifiable ? 0 : 1, certifiable ? looseness_of(residual, norm) : 0};
+}
+
 // ---- codes
 
 /// Largest norm of rows and queries for which nothing overflows, however the score is computed.

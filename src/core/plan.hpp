@@ -2,16 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "core/certified.hpp"
 #include "shortlist/device.hpp"
 #include "shortlist/sample.hpp"
 #include "shortlist/top_k.hpp"
 
 namespace shortlist::core {
 
-/// How a flat search walks the rows; both backends have the first two, and the CPU has the third.
+/// How a flat search walks the rows; both backends have all of them.
 enum class flat_algorithm : std::uint8_t {
   scan,       ///< one query at a time; the rows stream past it once, selection is fused into the scan
   tiles,      ///< tiles of rows x queries; a row that is read serves many queries
@@ -25,17 +27,34 @@ struct flat_plan {
   std::string reason;  ///< one sentence: the rule that held, or the environment variable that forced it
 };
 
+// What certified search on CUDA devices takes, which the plan and its kernels agree on.
+inline constexpr std::int64_t kCertifiedScanMaxQueries = 1;  // that share one read of the plane
+inline constexpr std::int64_t kCertifiedScanMaxK = 2048;
+inline constexpr std::int64_t kCertifiedScanMaxDim = 16'384;
+inline constexpr std::int64_t kCertifiedBatchMinQueries = 2;  // fewer go through the scan, one after the other
+inline constexpr std::int64_t kCertifiedBatchMaxK = 2048;
+inline constexpr std::int64_t kCertifiedBatchMaxDim = 12'288;
+
+/// Rows, of those of the shape, whose score a certified search is expected to compute for each query: docs/certified.md
+/// has the model. Of an empty summary nothing is known, and codes as good as those of normal rows are assumed.
+double expected_survivors(const search_shape& shape, const plane_summary& summary);
+
 /// The plan of a flat search. SHORTLIST_FORCE_FLAT_SEARCH overrides it by name, where the algorithm can take the shape.
 /// @throws invalid_argument if that variable names no algorithm; the message lists the known ones.
-flat_plan plan_flat_search(device_kind kind, const search_shape& shape);
+flat_plan plan_flat_search(device_kind kind, const search_shape& shape, const plane_summary& summary = {});
 /// The same without the sentence, for the hot path: allocates nothing.
-flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape);
+flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape, const plane_summary& summary = {});
+
+/// For tests: how many survivors beyond k a list of a certified search holds, from SHORTLIST_CERTIFIED_SURVIVORS.
+/// @throws invalid_argument if that is not a number from 1 to 1,000,000.
+std::optional<std::int64_t> forced_survivors();
 
 /// Whether the CPU answers a host-to-host search of this shape before a GPU does.
 bool cpu_wins(const search_shape& shape) noexcept;
 
 /// For people: the plan, the bytes that the search reads, and the limit that follows.
-std::string explain_flat_search(device_kind kind, std::string_view device_description, const search_shape& shape);
+std::string explain_flat_search(device_kind kind, std::string_view device_description, const search_shape& shape,
+                                const plane_summary& summary = {});
 
 /// How a row-wise top k works; each backend has its own.
 enum class top_k_algorithm : std::uint8_t {

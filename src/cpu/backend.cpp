@@ -44,6 +44,7 @@ class backend final : public core::backend {
   std::int64_t row_alignment_bytes() const noexcept override { return kCacheLineBytes; }
 
   void* allocate(std::int64_t bytes) override { return allocate_aligned(bytes); }
+  void* allocate_on_host(std::int64_t bytes) override { return allocate_aligned(bytes); }
   void release(void* memory) noexcept override { release_aligned(memory); }
   void zero(void*, void* memory, std::int64_t bytes) override {
     if (bytes > 0) std::memset(memory, 0, static_cast<std::size_t>(bytes));
@@ -72,20 +73,23 @@ class backend final : public core::backend {
     cpu::inverse_norms(corpus, first, count, inverse_norms);
   }
 
-  void check_storage(storage) const override {}  // a device whose memory is the host's keeps all of them
-  void write_plane(void*, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
-                   std::byte* plane) override {
-    cpu::write_plane(corpus, first, count, plane);
+  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
+    return core::plane_layout(dim, by).block_bytes();
+  }
+  void write_plane(void*, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane,
+                   core::plane_summary* summary) override {
+    cpu::write_plane(corpus, first, count, plane, *summary);
   }
 
-  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) override {
-    return make_flat_scratch(limits, max_dim);
+  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim,
+                                              storage kept) override {
+    return make_flat_scratch(limits, max_dim, kept);
   }
 
   void flat_search(void*, core::scratch& memory, const core::flat_corpus& corpus,
                    const core::flat_request& request) override {
     const core::flat_algorithm algorithm =
-        core::choose_flat_algorithm(device_kind::cpu, core::shape_of(corpus, request));
+        core::choose_flat_algorithm(device_kind::cpu, core::shape_of(corpus, request), corpus.summary);
     cpu::flat_search(algorithm, memory, corpus, request);
   }
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,

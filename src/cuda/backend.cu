@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,15 @@
 #include "core/message.hpp"
 #include "core/plan.hpp"
 #include "cuda/entry.hpp"
+#include "cuda/flat/certified_batch.hpp"
+#include "cuda/flat/certified_scan.hpp"
 #include "cuda/flat/norms.hpp"
+#include "cuda/flat/plane.hpp"
+#include "cuda/flat/plane_summary.hpp"
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/tiles.hpp"
 #include "cuda/runtime/check.cuh"
+#include "cuda/runtime/memory.cuh"
 #include "cuda/runtime/stream_memory.cuh"
 #include "cuda/sample/sample_rows.hpp"
 #include "cuda/top_k/block_rows.hpp"
@@ -30,112 +36,39 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kMinComputeCapability = 9;        // the kernels use Hopper's copy engine
-constexpr std::int64_t kAllocationSlack = 256;  // kernels may read, never write, up to here past an array's end
+constexpr int kMinComputeCapability = 9;                 // the kernels use Hopper's copy engine
 constexpr std::int64_t kMappedResultBytes = 256 * 1024;  // larger results are copied down instead of written through
+constexpr std::int64_t kQueriesOneByOne = 3;             // through the plane, on GPUs without batches; more take tiles
 constexpr int kSpinsBetweenChecks = 4096;  // looks at the completion flag between two looks for a failed launch
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
-
-/// Device memory that frees itself.
-class device_memory {
- public:
-  device_memory() = default;
-  explicit device_memory(std::int64_t bytes) : bytes_(bytes + kAllocationSlack) {
-    const cudaError_t code = cudaMalloc(&data_, static_cast<std::size_t>(bytes_));
-    if (code == cudaErrorMemoryAllocation) throw_out_of_memory(bytes);
-    check(code, "allocating GPU memory");
-  }
-  device_memory(device_memory&& other) noexcept { swap(other); }
-  device_memory& operator=(device_memory&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~device_memory() {
-    if (data_) cudaFree(data_);
-  }
-
-  void* get() const { return data_; }
-  std::int64_t bytes() const { return bytes_; }
-  void* take() { return std::exchange(data_, nullptr); }
-
- private:
-  [[noreturn]] static void throw_out_of_memory(std::int64_t bytes) {
-    cudaGetLastError();  // not sticky: clear it, so that the next call starts clean
-    std::size_t free_bytes = 0;
-    std::size_t total_bytes = 0;
-    cudaMemGetInfo(&free_bytes, &total_bytes);
-    throw out_of_memory("GPU memory: " + core::readable_bytes(bytes) + " asked for; free are " +
-                        core::readable_bytes(static_cast<std::int64_t>(free_bytes)) + " of " +
-                        core::readable_bytes(static_cast<std::int64_t>(total_bytes)));
-  }
-
-  void swap(device_memory& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-  }
-  void* data_ = nullptr;
-  std::int64_t bytes_ = 0;
-};
-
-/// Pinned host memory that the GPU sees too.
-class mapped_memory {
- public:
-  mapped_memory() = default;
-  explicit mapped_memory(std::int64_t bytes) : bytes_(bytes) {
-    check(cudaHostAlloc(&host_, static_cast<std::size_t>(bytes), cudaHostAllocMapped | cudaHostAllocPortable),
-          "allocating pinned host memory");
-    check(cudaHostGetDevicePointer(&device_, host_, 0), "mapping pinned host memory");
-  }
-  mapped_memory(mapped_memory&& other) noexcept { swap(other); }
-  mapped_memory& operator=(mapped_memory&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~mapped_memory() {
-    if (host_) cudaFreeHost(host_);
-  }
-
-  template <class T>
-  T* host(std::int64_t offset_bytes = 0) const {
-    return reinterpret_cast<T*>(static_cast<unsigned char*>(host_) + offset_bytes);
-  }
-  template <class T>
-  T* device(std::int64_t offset_bytes = 0) const {
-    return reinterpret_cast<T*>(static_cast<unsigned char*>(device_) + offset_bytes);
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  void swap(mapped_memory& other) noexcept {
-    std::swap(host_, other.host_);
-    std::swap(device_, other.device_);
-    std::swap(bytes_, other.bytes_);
-  }
-  void* host_ = nullptr;
-  void* device_ = nullptr;
-  std::int64_t bytes_ = 0;
-};
 
 /// Scratch of one search: the algorithms' workspaces and, for host searches, staging of queries and results.
 struct cuda_scratch final : core::scratch {
   search_limits limits;
   device_memory scan;
+  device_memory certified;  // of indexes with a plane
+  device_memory certified_batch;
   device_memory tiles;
   device_memory queries;              // [max_queries, max_dim] fp32
   device_memory results;              // ids, then scores, [max_queries, max_k]; only if too large to be mapped
   mapped_memory staged_queries;       // as `queries`
   mapped_memory staged_results;       // as `results`, with the completion flag in front
   std::unique_ptr<scan_graph> graph;  // for host queries
-  std::uint32_t searches = 0;         // value of the completion flag of the latest search
+  std::unique_ptr<certified_scan_graph> certified_graph;
+  std::uint32_t searches = 0;  // value of the completion flag of the latest search
   std::int64_t allocations = 0;
 
   std::int64_t bytes() const noexcept override {
-    return scan.bytes() + tiles.bytes() + queries.bytes() + results.bytes() + staged_queries.bytes() +
-           staged_results.bytes();
+    return scan.bytes() + certified.bytes() + certified_batch.bytes() + tiles.bytes() + queries.bytes() +
+           results.bytes() + staged_queries.bytes() + staged_results.bytes();
   }
   std::int64_t device_allocations() const noexcept override { return allocations; }
 };
+
+// The plan knows what the kernels take.
+static_assert(core::kCertifiedScanMaxQueries == kCertifiedScanMaxQueries);
+static_assert(core::kCertifiedScanMaxK == kCertifiedScanMaxK && core::kCertifiedScanMaxDim == kCertifiedScanMaxDim);
 
 constexpr std::int64_t kFlagBytes = 64;  // a cache line of its own
 
@@ -145,6 +78,7 @@ class cuda_backend final : public core::backend {
     const current_device here(ordinal);
     check(cudaGetDeviceProperties(&properties_, ordinal), "reading the GPU's properties");
     prepare_flat_scan();
+    prepare_certified_scan();
     stream_pool();  // cannot be made while a stream is captured
   }
 
@@ -160,10 +94,21 @@ class cuda_backend final : public core::backend {
 
   void* allocate(std::int64_t bytes) override {
     const current_device here(ordinal_);
-    return device_memory(bytes).take();
+    return keep(on_device_, device_memory(bytes), &device_memory::get);
   }
 
-  void release(void* memory) noexcept override { cudaFree(memory); }
+  void* allocate_on_host(std::int64_t bytes) override {
+    const current_device here(ordinal_);
+    return keep(on_host_, mapped_memory(bytes), &mapped_memory::get);
+  }
+
+  void release(void* memory) noexcept override {
+    std::unordered_map<void*, device_memory>::node_type from_device;  // freed after the lock is
+    std::unordered_map<void*, mapped_memory>::node_type from_host;
+    const std::lock_guard lock(mutex_);
+    from_device = on_device_.extract(memory);
+    from_host = on_host_.extract(memory);
+  }
 
   void zero(void* stream, void* memory, std::int64_t bytes) override {
     const current_device here(ordinal_);
@@ -174,17 +119,15 @@ class cuda_backend final : public core::backend {
                  std::int64_t from_stride_bytes, std::int64_t row_bytes, std::int64_t rows) override {
     if (rows == 0 || row_bytes == 0) return;
     const current_device here(ordinal_);
-    const cudaMemcpyKind direction = kind == core::copy_kind::host_to_device   ? cudaMemcpyHostToDevice
-                                     : kind == core::copy_kind::device_to_host ? cudaMemcpyDeviceToHost
-                                                                               : cudaMemcpyDeviceToDevice;
+    constexpr cudaMemcpyKind kByAddress = cudaMemcpyDefault;  // an index's rows may lie in host memory
     const bool dense = rows == 1 || (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes);
     const auto width = static_cast<std::size_t>(row_bytes);
     const auto height = static_cast<std::size_t>(rows);
     if (dense)
-      check(cudaMemcpyAsync(to, from, width * height, direction, native(stream)), "copying rows");
+      check(cudaMemcpyAsync(to, from, width * height, kByAddress, native(stream)), "copying rows");
     else
       check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_stride_bytes), from,
-                              static_cast<std::size_t>(from_stride_bytes), width, height, direction, native(stream)),
+                              static_cast<std::size_t>(from_stride_bytes), width, height, kByAddress, native(stream)),
             "copying rows");
     if (kind != core::copy_kind::device_to_device) synchronize(stream);
   }
@@ -219,14 +162,34 @@ class cuda_backend final : public core::backend {
     launch_inverse_norms(native(stream), corpus, first, count, inverse_norms);
   }
 
-  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) override {
+  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
+    return core::fragment_layout(dim, by).block_bytes();
+  }
+
+  void write_plane(void* stream, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
+                   std::byte* plane, core::plane_summary* summary) override {
     const current_device here(ordinal_);
+    launch_write_plane(native(stream), corpus, first, count, plane);
+    launch_plane_summary(native(stream), corpus, first, count, plane, summary);
+  }
+
+  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim,
+                                              storage kept) override {
+    const current_device here(ordinal_);
+    const int multiprocessors = properties_.multiProcessorCount;
     auto made = std::make_unique<cuda_scratch>();
     made->limits = limits;
-    made->scan = device_memory(scan_workspace_bytes(limits.max_rows, limits.max_k, properties_.multiProcessorCount));
-    check(cudaMemset(made->scan.get(), 0, static_cast<std::size_t>(made->scan.bytes())), "clearing GPU memory");
+    made->scan = zeroed(scan_workspace_bytes(limits.max_rows, limits.max_k, multiprocessors));
     made->tiles = device_memory(tiles_workspace_bytes(limits));
     made->allocations = 2;
+    if (kept != storage::full) {
+      made->certified = zeroed(certified_scan_workspace_bytes(limits.max_rows, limits.max_k, multiprocessors));
+      made->allocations++;
+      if (limits.max_queries >= core::kCertifiedBatchMinQueries && has_batches()) {
+        made->certified_batch = zeroed(certified_batch_workspace_bytes(limits));
+        made->allocations++;
+      }
+    }
     if (max_dim > 0) {
       const std::int64_t query_bytes = limits.max_queries * max_dim * static_cast<std::int64_t>(sizeof(float));
       const std::int64_t result_bytes = result_bytes_of(limits.max_queries, limits.max_k);
@@ -235,7 +198,10 @@ class cuda_backend final : public core::backend {
       made->staged_results = mapped_memory(kFlagBytes + result_bytes);
       std::memset(made->staged_results.host<void>(), 0, static_cast<std::size_t>(kFlagBytes));
       made->allocations += 3;
-      made->graph = std::make_unique<scan_graph>(made->scan.get(), properties_.multiProcessorCount);
+      made->graph = std::make_unique<scan_graph>(made->scan.get(), multiprocessors);
+      if (kept != storage::full) {
+        made->certified_graph = std::make_unique<certified_scan_graph>(made->certified.get(), multiprocessors);
+      }
       if (result_bytes > kMappedResultBytes) {
         made->results = device_memory(result_bytes);
         made->allocations++;
@@ -281,8 +247,11 @@ class cuda_backend final : public core::backend {
     const std::int64_t result_bytes = result_bytes_of(n, request.k);
     const std::int64_t id_bytes = n * request.k * static_cast<std::int64_t>(sizeof(std::int64_t));
     const bool mapped = result_bytes <= kMappedResultBytes;
-    const bool by_parameter =
-        n == 1 && corpus.dim <= kScanParameterDim && algorithm_of(corpus, request) == core::flat_algorithm::scan;
+    const core::flat_algorithm algorithm = algorithm_of(corpus, request);
+    const bool certified = algorithm == core::flat_algorithm::certified;
+    const bool by_parameter = n == 1 && corpus.dim <= kScanParameterDim && algorithm != core::flat_algorithm::tiles;
+    const bool counts = certified && request.stats != nullptr;
+    const certified_counters before = counts ? counters_of(on, scratch) : certified_counters{};
     core::flat_request there = request;
     if (!by_parameter) {
       auto* staged = scratch.staged_queries.host<float>();
@@ -300,7 +269,11 @@ class cuda_backend final : public core::backend {
     there.scores = reinterpret_cast<float*>(results + id_bytes);
     if (by_parameter) {
       const completion_flag done{scratch.staged_results.device<std::uint32_t>(), ++scratch.searches};
-      scratch.graph->launch(on, scratch.scan.get(), corpus, there, request.queries, done);
+      if (certified) {
+        scratch.certified_graph->launch(on, scratch.certified.get(), corpus, there, request.queries, done);
+      } else {
+        scratch.graph->launch(on, scratch.scan.get(), corpus, there, request.queries, done);
+      }
       await(on, scratch.staged_results.host<volatile std::uint32_t>(), done.value);
     } else {
       run(on, scratch, corpus, there);
@@ -313,34 +286,92 @@ class cuda_backend final : public core::backend {
     std::memcpy(request.ids, scratch.staged_results.host<void>(kFlagBytes), static_cast<std::size_t>(id_bytes));
     std::memcpy(request.scores, scratch.staged_results.host<void>(kFlagBytes + id_bytes),
                 static_cast<std::size_t>(result_bytes - id_bytes));
+    if (counts) {
+      const certified_counters after = counters_of(on, scratch);
+      request.stats->certified_queries += static_cast<std::int64_t>(after.certified_queries - before.certified_queries);
+      request.stats->survivors += static_cast<std::int64_t>(after.rescored - before.rescored);
+    }
   }
 
  private:
+  static device_memory zeroed(std::int64_t bytes) {
+    device_memory made(bytes);
+    check(cudaMemset(made.get(), 0, static_cast<std::size_t>(made.bytes())), "clearing GPU memory");
+    return made;
+  }
+
+  /// What all searches with this scratch have counted so far.
+  static certified_counters counters_of(cudaStream_t stream, const cuda_scratch& scratch) {
+    certified_counters counted{};
+    for (const device_memory* workspace : {&scratch.certified, &scratch.certified_batch}) {
+      if (!workspace->get()) continue;
+      certified_counters part{};
+      check(cudaMemcpyAsync(&part, workspace->get(), sizeof part, cudaMemcpyDeviceToHost, stream),
+            "reading the counters of a search");
+      check(cudaStreamSynchronize(stream), "reading the counters of a search");
+      counted.rescored += part.rescored;
+      counted.certified_queries += part.certified_queries;
+      counted.full_queries += part.full_queries;
+    }
+    return counted;
+  }
+
   static std::int64_t result_bytes_of(std::int64_t queries, std::int64_t k) {
     return queries * k * static_cast<std::int64_t>(sizeof(std::int64_t) + sizeof(float));
   }
 
-  static core::flat_algorithm algorithm_of(const core::flat_corpus& corpus, const core::flat_request& request) {
-    const search_shape shape{corpus.count, corpus.dim, request.query_count, request.k, corpus.type, corpus.metric};
-    const core::flat_algorithm chosen = core::choose_flat_algorithm(device_kind::cuda, shape);
+  core::flat_algorithm algorithm_of(const core::flat_corpus& corpus, const core::flat_request& request) const {
+    const core::flat_algorithm chosen =
+        core::choose_flat_algorithm(device_kind::cuda, core::shape_of(corpus, request), corpus.summary);
     const bool can_scan = request.k <= kScanMaxK && corpus.dim <= kScanMaxDim;
+    if (chosen == core::flat_algorithm::certified && goes_in_batch(corpus, request) && !has_batches())
+      return request.query_count <= kQueriesOneByOne ? chosen : core::flat_algorithm::tiles;
     return can_scan ? chosen : core::flat_algorithm::tiles;  // also where the scan was forced
   }
 
   void run(cudaStream_t stream, cuda_scratch& scratch, const core::flat_corpus& corpus,
            const core::flat_request& request) {
-    if (algorithm_of(corpus, request) == core::flat_algorithm::tiles) {
-      launch_flat_tiles(stream, scratch.tiles.get(), scratch.tiles.bytes(), corpus, request);
+    switch (algorithm_of(corpus, request)) {
+      case core::flat_algorithm::tiles:
+        launch_flat_tiles(stream, scratch.tiles.get(), scratch.tiles.bytes(), corpus, request);
+        break;
+      case core::flat_algorithm::scan:
+        for (std::int64_t q = 0; q < request.query_count; q++) {
+          launch_flat_scan(stream, scratch.scan.get(), corpus, one_of(request, q), properties_.multiProcessorCount);
+        }
+        break;
+      case core::flat_algorithm::certified: run_certified(stream, scratch, corpus, request); break;
+    }
+  }
+
+  static bool goes_in_batch(const core::flat_corpus& corpus, const core::flat_request& request) {
+    return request.query_count >= core::kCertifiedBatchMinQueries && request.k <= core::kCertifiedBatchMaxK &&
+           corpus.dim <= core::kCertifiedBatchMaxDim;
+  }
+  bool has_batches() const { return has_certified_batch(properties_.major); }
+
+  /// The kernels of certified search, by the number of queries.
+  void run_certified(cudaStream_t stream, cuda_scratch& scratch, const core::flat_corpus& corpus,
+                     const core::flat_request& request) {
+    if (goes_in_batch(corpus, request) && has_batches()) {
+      launch_certified_batch(stream, scratch.certified_batch.get(), scratch.tiles.get(), scratch.tiles.bytes(), corpus,
+                             request, properties_.multiProcessorCount);
       return;
     }
     for (std::int64_t q = 0; q < request.query_count; q++) {
-      core::flat_request one = request;
-      one.query_count = 1;
-      one.queries = request.queries + q * request.query_stride;
-      one.scores = request.scores + q * request.k;
-      one.ids = request.ids + q * request.k;
-      launch_flat_scan(stream, scratch.scan.get(), corpus, one, properties_.multiProcessorCount);
+      launch_certified_scan(stream, scratch.certified.get(), corpus, one_of(request, q),
+                            properties_.multiProcessorCount);
     }
+  }
+
+  /// Query q alone.
+  static core::flat_request one_of(const core::flat_request& request, std::int64_t q) {
+    core::flat_request one = request;
+    one.query_count = 1;
+    one.queries = request.queries + q * request.query_stride;
+    one.scores = request.scores + q * request.k;
+    one.ids = request.ids + q * request.k;
+    return one;
   }
 
   /// Spins on a flag in mapped memory: some 5 us sooner than a stream's synchronisation returns.
@@ -355,8 +386,20 @@ class cuda_backend final : public core::backend {
     std::atomic_thread_fence(std::memory_order_acquire);
   }
 
+  /// Owns what the index holds by its address.
+  template <class Memory>
+  void* keep(std::unordered_map<void*, Memory>& all, Memory made, void* (Memory::*address)() const) {
+    void* const data = (made.*address)();
+    const std::lock_guard lock(mutex_);
+    all.emplace(data, std::move(made));
+    return data;
+  }
+
   int ordinal_;
   cudaDeviceProp properties_{};
+  std::mutex mutex_;
+  std::unordered_map<void*, device_memory> on_device_;
+  std::unordered_map<void*, mapped_memory> on_host_;
 };
 
 int device_count() {

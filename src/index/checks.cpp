@@ -53,6 +53,14 @@ void check_options(const flat_index_options& options) {
   }
 }
 
+void check_shape(const search_shape& shape) {
+  check_options({.dim = shape.dim, .metric = shape.metric, .type = shape.type, .storage = shape.storage});
+  check_row_count("shape", shape.rows, 0);
+  if (shape.rows < 0) core::throw_invalid("shape.rows", shape.rows, "0 or more");
+  if (shape.queries < 1) core::throw_invalid("shape.queries", shape.queries, "1 or more");
+  if (shape.k < 1) core::throw_invalid("shape.k", shape.k, "1 or more");
+}
+
 void check_matrix(std::string_view argument, const any_matrix_view& matrix, std::int64_t dim) {
   if (size_bytes(matrix.type) == 0) {
     core::throw_invalid(member(argument, "type"), static_cast<std::int64_t>(matrix.type), "an element_type");

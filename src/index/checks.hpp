@@ -16,6 +16,8 @@ inline constexpr std::int64_t kMaxDim = 65536;
 
 /// dim, metric, type and storage of a new index.
 void check_options(const flat_index_options& options);
+/// A shape to be explained.
+void check_shape(const search_shape& shape);
 /// A matrix of `dim` columns that can be read: type, sizes, stride, pointer, and no size that overflows.
 void check_matrix(std::string_view argument, const any_matrix_view& matrix, std::int64_t dim);
 /// Rows that may be stored beside `rows_so_far` others.

@@ -11,9 +11,8 @@ namespace shortlist::index {
 class device_memory {
  public:
   device_memory() = default;
-  /// @throws out_of_memory.
-  device_memory(core::backend& owner, std::int64_t bytes)
-      : owner_(&owner), data_(owner.allocate(bytes)), bytes_(bytes) {}
+  /// Takes over memory that `owner` allocated.
+  device_memory(core::backend& owner, void* data, std::int64_t bytes) : owner_(&owner), data_(data), bytes_(bytes) {}
   device_memory(device_memory&& other) noexcept { swap(other); }
   device_memory& operator=(device_memory&& other) noexcept {
     device_memory taken(std::move(other));

@@ -242,21 +242,19 @@ void flat_index::read(std::int64_t first, std::int64_t count, void* out) const {
 }
 
 std::string flat_index::explain(std::int64_t queries, const search_options& options) const {
-  return shortlist::explain(where(), {.rows = rows(),
-                                      .dim = dim(),
-                                      .queries = queries,
-                                      .k = options.k,
-                                      .type = type(),
-                                      .metric = metric(),
-                                      .storage = storage()});
+  const search_shape shape = {.rows = rows(),
+                              .dim = dim(),
+                              .queries = queries,
+                              .k = options.k,
+                              .type = type(),
+                              .metric = metric(),
+                              .storage = storage()};
+  index::check_shape(shape);
+  return core::explain_flat_search(where().kind(), where().description(), shape, impl_->store.corpus().summary);
 }
 
 std::string explain(device where, const search_shape& shape) {
-  index::check_options({.dim = shape.dim, .metric = shape.metric, .type = shape.type, .storage = shape.storage});
-  index::check_row_count("shape", shape.rows, 0);
-  if (shape.rows < 0) core::throw_invalid("shape.rows", shape.rows, "0 or more");
-  if (shape.queries < 1) core::throw_invalid("shape.queries", shape.queries, "1 or more");
-  if (shape.k < 1) core::throw_invalid("shape.k", shape.k, "1 or more");
+  index::check_shape(shape);
   return core::explain_flat_search(where.kind(), where.description(), shape);
 }
 

@@ -25,7 +25,7 @@ struct flat_index::impl {
         backend(core::backend_of(place)),
         own(place),
         store(backend, chosen),
-        slots(backend, chosen.dim) {}
+        slots(backend, chosen.dim, chosen.storage) {}
 
   /// Checks and appends; `kind` says where the rows come from.
   void add(void* on, core::copy_kind kind, const any_matrix_view& vectors, std::span<const std::int64_t> ids);

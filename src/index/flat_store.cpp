@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "core/certified.hpp"
 #include "core/order.hpp"
 #include "shortlist/error.hpp"
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kIdBytes = sizeof(std::int64_t);
+constexpr std::int64_t kSummaryBytes = sizeof(core::plane_summary);
 
 constexpr std::int64_t round_up(std::int64_t bytes, std::int64_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
@@ -30,8 +32,12 @@ flat_store::flat_store(core::backend& backend, const flat_index_options& options
       options_(options),
       row_bytes_(options.dim * size_bytes(options.type)),
       stride_bytes_(round_up(row_bytes_, backend.row_alignment_bytes())),
-      plane_layout_(options.dim, options.metric) {
-  backend.check_storage(options.storage);
+      block_bytes_(backend.plane_block_bytes(options.dim, options.metric)) {
+  if (has_plane()) new_summary_ = allocate(kSummaryBytes);
+}
+
+std::int64_t flat_store::blocks_of(std::int64_t rows) const noexcept {
+  return (rows + core::kPlaneRows - 1) / core::kPlaneRows;
 }
 
 core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) const noexcept {
@@ -44,12 +50,15 @@ core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) 
           .inverse_norms = from.inverse_norms.as<const float>(),
           .ids = from.ids.as<const std::int64_t>(),
           .storage = options_.storage,
-          .plane = from.plane.as<const std::byte>()};
+          .plane = from.plane.as<const std::byte>(),
+          .summary = summary_};
 }
 
 memory_use flat_store::memory() const noexcept {
   memory_use use;
   use.rows_bytes = arrays_.rows.bytes();
+  const bool on_host = options_.storage == storage::int8_and_host && backend_.where().kind() != device_kind::cpu;
+  use.host_rows_bytes = on_host ? use.rows_bytes : 0;
   use.planes_bytes = arrays_.plane.bytes();
   use.norms_bytes = arrays_.inverse_norms.bytes();
   use.ids_bytes = arrays_.ids.bytes() + ids_.bytes();
@@ -58,7 +67,14 @@ memory_use flat_store::memory() const noexcept {
 }
 
 device_memory flat_store::allocate(std::int64_t bytes) {
-  device_memory made(backend_, bytes);
+  device_memory made(backend_, backend_.allocate(bytes), bytes);
+  ++allocations_;
+  return made;
+}
+
+device_memory flat_store::allocate_rows(std::int64_t bytes) {
+  if (options_.storage != storage::int8_and_host) return allocate(bytes);
+  device_memory made(backend_, backend_.allocate_on_host(bytes), bytes);
   ++allocations_;
   return made;
 }
@@ -66,8 +82,8 @@ device_memory flat_store::allocate(std::int64_t bytes) {
 flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, bool with_ids) {
   arrays made;
   made.capacity = capacity;
-  made.rows = allocate(capacity * stride_bytes_);
-  if (options_.storage != storage::full) made.plane = allocate(plane_layout_.bytes(capacity));
+  made.rows = allocate_rows(capacity * stride_bytes_);
+  if (has_plane()) made.plane = allocate(blocks_of(capacity) * block_bytes_);
   if (options_.metric == metric::cosine) made.inverse_norms = allocate(capacity * kNormBytes);
   if (with_ids) made.ids = allocate(capacity * kIdBytes);
 
@@ -77,8 +93,7 @@ flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, boo
                        row_bytes, rows);
   };
   copy(made.rows, arrays_.rows, stride_bytes_, rows_);  // row by row: a backend may divide these between cores
-  const std::int64_t block_bytes = plane_layout_.block_bytes();
-  copy(made.plane, arrays_.plane, block_bytes, plane_layout_.bytes(rows_) / block_bytes);
+  copy(made.plane, arrays_.plane, block_bytes_, blocks_of(rows_));
   copy(made.inverse_norms, arrays_.inverse_norms, rows_ * kNormBytes, 1);
   copy(made.ids, arrays_.ids, rows_ * kIdBytes, 1);
   return made;
@@ -118,9 +133,7 @@ void flat_store::append(void* stream, core::copy_kind kind, const any_matrix_vie
     fresh.rows = target.rows.as<std::byte>() + rows_ * stride_bytes_;
     backend_.inverse_norms(stream, fresh, 0, vectors.rows, target.inverse_norms.as<float>() + rows_);
   }
-  if (target.plane) {
-    backend_.write_plane(stream, corpus_of(target, needed), rows_, vectors.rows, target.plane.as<std::byte>());
-  }
+  const core::plane_summary added = has_plane() ? write_plane(stream, target, vectors.rows) : core::plane_summary{};
   device_memory first_ids;  // the first ids ever given, on a device that has had room for the rows only
   if (ids_.given()) {
     if (!target.ids) first_ids = allocate(target.capacity * kIdBytes);
@@ -135,7 +148,18 @@ void flat_store::append(void* stream, core::copy_kind kind, const any_matrix_vie
   if (grows) arrays_ = std::move(larger);
   if (first_ids) arrays_.ids = std::move(first_ids);
   fresh_ids.keep();
+  summary_.add(added);
   rows_ = needed;
+}
+
+core::plane_summary flat_store::write_plane(void* stream, const arrays& to, std::int64_t count) {
+  auto* summary = new_summary_.as<core::plane_summary>();
+  backend_.zero(stream, summary, kSummaryBytes);
+  backend_.write_plane(stream, corpus_of(to, rows_ + count), rows_, count, to.plane.as<std::byte>(), summary);
+  core::plane_summary added;
+  backend_.copy_rows(stream, core::copy_kind::device_to_host, &added, kSummaryBytes, summary, kSummaryBytes,
+                     kSummaryBytes, 1);
+  return added;
 }
 
 void flat_store::write_rows(void* stream, core::copy_kind kind, const arrays& to,

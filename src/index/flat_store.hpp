@@ -5,7 +5,6 @@
 #include <span>
 
 #include "core/backend.hpp"
-#include "core/certified.hpp"
 #include "index/device_memory.hpp"
 #include "index/labels.hpp"
 #include "shortlist/flat_index.hpp"
@@ -16,14 +15,14 @@ namespace shortlist::index {
 /// everything as it was if they throw: they allocate first, write behind the rows that count, and commit last.
 class flat_store {
  public:
-  /// @throws unsupported if the backend does not have the storage.
+  /// @throws out_of_memory.
   flat_store(core::backend& backend, const flat_index_options& options);
 
   std::int64_t rows() const noexcept { return rows_; }
   std::int64_t capacity() const noexcept { return arrays_.capacity; }
   core::flat_corpus corpus() const noexcept { return corpus_of(arrays_, rows_); }
   const labels& ids() const noexcept { return ids_; }
-  /// rows_bytes, planes_bytes, norms_bytes, ids_bytes and the allocations made here.
+  /// rows_bytes, host_rows_bytes, planes_bytes, norms_bytes, ids_bytes and the allocations made here.
   memory_use memory() const noexcept;
 
   /// Room for `max_rows` rows at addresses that stay.
@@ -42,20 +41,27 @@ class flat_store {
     std::int64_t capacity = 0;
   };
 
+  bool has_plane() const noexcept { return options_.storage != storage::full; }
+  std::int64_t blocks_of(std::int64_t rows) const noexcept;
   core::flat_corpus corpus_of(const arrays& from, std::int64_t count) const noexcept;
   device_memory allocate(std::int64_t bytes);
+  device_memory allocate_rows(std::int64_t bytes);
   /// Larger arrays that hold what is there.
   arrays moved_to(void* stream, std::int64_t capacity, bool with_ids);
   /// The same for `needed` rows and some more, or just for `needed` if memory is short.
   arrays grown_to(void* stream, std::int64_t needed, bool with_ids);
   void write_rows(void* stream, core::copy_kind kind, const arrays& to, const any_matrix_view& vectors) const;
+  /// Of `count` rows behind those that count; returns what they add to the summary.
+  core::plane_summary write_plane(void* stream, const arrays& to, std::int64_t count);
 
   core::backend& backend_;
   flat_index_options options_;
   std::int64_t row_bytes_;     ///< dim elements
   std::int64_t stride_bytes_;  ///< the same, rounded up to the backend's alignment
-  core::plane_layout plane_layout_;
+  std::int64_t block_bytes_;   ///< of the plane
   arrays arrays_;
+  device_memory new_summary_;  ///< what an append adds to the summary, if there is a plane
+  core::plane_summary summary_;
   labels ids_;
   std::int64_t rows_ = 0;
   std::int64_t allocations_ = 0;

@@ -24,7 +24,8 @@ void wait_for(const slot& one) noexcept {
 
 }  // namespace
 
-slot_pool::slot_pool(core::backend& backend, std::int64_t dim) : backend_(backend), dim_(dim) {}
+slot_pool::slot_pool(core::backend& backend, std::int64_t dim, storage kept)
+    : backend_(backend), dim_(dim), kept_(kept) {}
 
 slot_pool::~slot_pool() {
   for (const auto& one : all_) wait_for(*one);
@@ -125,12 +126,12 @@ void slot_pool::put_in(std::vector<std::unique_ptr<slot>> made) noexcept {
 }
 
 void slot_pool::equip(slot& target, const search_limits& limits) const {
-  target.scratch = backend_.make_scratch(limits, dim_);
+  target.scratch = backend_.make_scratch(limits, dim_, kept_);
   target.limits = limits;
 }
 
 void slot_pool::replace_scratch(slot& target, const search_limits& limits) {
-  auto larger = backend_.make_scratch(limits, dim_);
+  auto larger = backend_.make_scratch(limits, dim_, kept_);
   wait_for(target);
   const std::lock_guard lock(mutex_);
   retired_device_allocations_ += target.scratch->device_allocations();

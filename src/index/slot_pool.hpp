@@ -32,7 +32,7 @@ struct slot {
 
 class slot_pool {
  public:
-  slot_pool(core::backend& backend, std::int64_t dim);
+  slot_pool(core::backend& backend, std::int64_t dim, storage kept);
   ~slot_pool();
   slot_pool(const slot_pool&) = delete;
   slot_pool& operator=(const slot_pool&) = delete;
@@ -77,6 +77,7 @@ class slot_pool {
 
   core::backend& backend_;
   std::int64_t dim_;
+  storage kept_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<slot>> all_;
   std::vector<slot*> free_;  ///< its capacity is that of all_: giving back never allocates

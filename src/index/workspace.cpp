@@ -8,10 +8,11 @@ namespace shortlist {
 workspace::workspace(device where, const search_limits& limits) {
   constexpr std::int64_t kMinRows = 1;
   constexpr std::int64_t kNoHostQueries = 0;
+  constexpr storage kAnyStorage = storage::int8_and_full;
   index::check_limits(limits, kMinRows);
   impl_ = index::with_host_memory([&] {
     auto made = std::make_unique<impl>(impl{where, limits, nullptr});
-    made->scratch = core::backend_of(where).make_scratch(limits, kNoHostQueries);
+    made->scratch = core::backend_of(where).make_scratch(limits, kNoHostQueries, kAnyStorage);
     return made;
   });
 }

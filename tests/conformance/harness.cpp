@@ -20,6 +20,7 @@ namespace {
 constexpr const char* kForceVariable = "SHORTLIST_FORCE_FLAT_SEARCH";
 constexpr const char* kSurvivorsVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
 constexpr const char* kOverflow = "certified_overflow";
+constexpr std::string_view kHost = "_host";
 
 std::string with_bits(float value) { return fmt::format("{} ({:08X})", value, std::bit_cast<std::uint32_t>(value)); }
 
@@ -80,12 +81,17 @@ std::vector<way> ways_of_this_machine(const test_case& what) {
     }
     for (const std::string& isa : isas) {
       for (const char* algorithm : {"scan", "tiles"}) ways.push_back({where, isa, algorithm, "host"});
-      if (!has_planes(where, what.type)) continue;
+      if (!has_planes(what.type)) continue;
       for (const char* algorithm : {"certified", kOverflow}) ways.push_back({where, isa, algorithm, "host"});
+      if (where.kind() == device_kind::cpu) continue;  // whose rows are in host memory in any case
+      for (const char* algorithm : {"certified_host", "scan_host", "tiles_host"}) {
+        ways.push_back({where, isa, algorithm, "host"});
+      }
     }
     // Data on the device: the forced algorithms and the planned one in turn, with the best instruction set.
     std::vector<std::string> algorithms{"scan", "tiles", "plan"};
-    if (has_planes(where, what.type)) algorithms.emplace_back("certified");
+    if (has_planes(what.type)) algorithms.emplace_back("certified");
+    if (has_planes(what.type) && where.kind() != device_kind::cpu) algorithms.emplace_back("certified_host");
     ways.push_back({where, isas[0], algorithms[what.seed % algorithms.size()], "stream"});
     ways.push_back({where, isas[0], algorithms[(what.seed + 1) % algorithms.size()], "workspace"});
   }
@@ -111,15 +117,15 @@ std::string describe(const test_case& what, const way& how) {
       what.k, what.queries, what.distribution, what.seed);
 }
 
-bool has_planes(const device& where, element_type type) {
-  return where.kind() == device_kind::cpu && size_bytes(type) > 1;
-}
+bool has_planes(element_type type) { return size_bytes(type) > 1; }
 
 storage storage_for(const std::string& algorithm) {
+  if (algorithm.ends_with(kHost)) return storage::int8_and_host;
   return algorithm.starts_with("certified") ? storage::int8_and_full : storage::full;
 }
 
-forced_algorithm::forced_algorithm(const std::string& name) {
+forced_algorithm::forced_algorithm(const std::string& of_way) {
+  const std::string name = of_way.substr(0, of_way.size() - (of_way.ends_with(kHost) ? kHost.size() : 0));
   if (name == "plan") {
     unsetenv(kForceVariable);
   } else {

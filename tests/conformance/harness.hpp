@@ -43,7 +43,8 @@ struct way {
   device where = device::cpu();
   std::string isa;        ///< on the CPU, else "-"
   std::string algorithm;  ///< "scan", "tiles", "certified" (of an index with a plane), "certified_overflow" (the same,
-                          ///< with lists of survivors that fill all the time), or "plan" for what the library chooses
+                          ///< with lists of survivors that fill all the time), or "plan" for what the library chooses;
+                          ///< with "_host" behind it, of an index whose rows lie in host memory
   std::string path;       ///< "host", "stream" (data on the device, added from there) or "workspace"
 };
 
@@ -59,15 +60,16 @@ class replay_line {
   std::map<std::string, std::string> fields_;
 };
 
-/// Whether an index of this type on this device may keep an int8 plane.
-bool has_planes(const device& where, element_type type);
+/// Whether an index of this type may keep an int8 plane.
+bool has_planes(element_type type);
 /// What an index must keep for an algorithm.
 storage storage_for(const std::string& algorithm);
 
-/// Sets SHORTLIST_FORCE_FLAT_SEARCH, and the room for survivors, for as long as it lives; "plan" unsets both.
+/// Sets SHORTLIST_FORCE_FLAT_SEARCH, and the room for survivors, for as long as it lives; "plan" unsets both. Of a
+/// way's algorithm it takes what is before "_host".
 class forced_algorithm {
  public:
-  explicit forced_algorithm(const std::string& name);
+  explicit forced_algorithm(const std::string& of_way);
   ~forced_algorithm();
   forced_algorithm(const forced_algorithm&) = delete;
   forced_algorithm& operator=(const forced_algorithm&) = delete;

@@ -27,10 +27,20 @@ std::string name_of(element_type type, metric by) {
 }
 
 flat_index index_of(device where, const dataset& data, metric by, const std::vector<std::int64_t>& ids = {}) {
-  const storage kept = has_planes(where, data.type) ? storage::int8_and_full : storage::full;
+  const storage kept = has_planes(data.type) ? storage::int8_and_full : storage::full;
   flat_index index(where, {.dim = data.dim, .metric = by, .type = data.type, .storage = kept});
   index.add(data.row_view(), ids);
   return index;
+}
+
+std::vector<std::pair<metric, storage>> metrics_and_storages() {
+  std::vector<std::pair<metric, storage>> all;
+  for (const metric by : kMetrics) {
+    for (const storage kept : {storage::full, storage::int8_and_full, storage::int8_and_host}) {
+      all.emplace_back(by, kept);
+    }
+  }
+  return all;
 }
 
 /// Labels in no order: 3 * (a permutation of 0 .. rows-1) + 2.
@@ -116,10 +126,11 @@ TEST_P(OnDevice, RunAfterRunIsTheSame) {
 TEST_P(OnDevice, RowsAddedInAnyNumberOfCallsAreTheSame) {
   const dataset data = make_dataset(element_type::bf16, "ties_90", 3000, 33, 9, 14);
   const std::vector<std::int64_t> ids = shuffled_ids(data.rows);
-  for (const metric by : kMetrics) {
+  for (const auto& [by, kept] : metrics_and_storages()) {
+    const forced_algorithm forced(kept == storage::full ? "plan" : "certified");
     const search_result expected = expected_result(data, by, 50, ids);
     for (const std::int64_t calls : {1, 2, 7, 60}) {
-      flat_index index(where_, {.dim = data.dim, .metric = by, .type = data.type});
+      flat_index index(where_, {.dim = data.dim, .metric = by, .type = data.type, .storage = kept});
       for (std::int64_t call = 0; call < calls; ++call) {
         const std::int64_t first = data.rows * call / calls;
         const std::int64_t count = data.rows * (call + 1) / calls - first;
@@ -130,7 +141,7 @@ TEST_P(OnDevice, RowsAddedInAnyNumberOfCallsAreTheSame) {
         (void)index.search(data.query_view(), {.k = 50});
       }
       EXPECT_EQ(first_difference(index.search(data.query_view(), {.k = 50}), expected), "")
-          << to_string(by) << " in " << calls << " calls";
+          << to_string(by) << " " << to_string(kept) << " in " << calls << " calls";
     }
   }
 }
@@ -204,14 +215,22 @@ TEST_P(OnDevice, ALoadedIndexAnswersTheSameOnEveryDevice) {
       for (const std::vector<std::int64_t>& ids : {std::vector<std::int64_t>{}, shuffled_ids(600)}) {
         const dataset data = make_dataset(type, "normal", 600, 45, 7, 18);
         const search_result expected = expected_result(data, by, 60, ids);
-        flat_index saved(where_, {.dim = data.dim, .metric = by, .type = type});  // a plane would stay on the CPU
+        const storage kept = !has_planes(type) ? storage::full
+                             : ids.empty()     ? storage::int8_and_full
+                                               : storage::int8_and_host;
+        flat_index saved(where_, {.dim = data.dim, .metric = by, .type = type, .storage = kept});
         saved.add(data.row_view(), ids);
         saved.save(file.path());
         for (const device& other : device::all()) {
           for (const verify checks : {verify::full, verify::header_only}) {
             flat_index loaded = flat_index::load(other, file.path(), checks);
-            EXPECT_EQ(first_difference(loaded.search(data.query_view(), {.k = 60}), expected), "")
-                << name_of(type, by) << " saved on " << where_.name() << ", loaded on " << other.name();
+            EXPECT_EQ(loaded.storage(), kept);
+            for (const char* algorithm : {"plan", "certified"}) {
+              const forced_algorithm forced(algorithm);
+              EXPECT_EQ(first_difference(loaded.search(data.query_view(), {.k = 60}), expected), "")
+                  << name_of(type, by) << " saved on " << where_.name() << ", loaded on " << other.name() << " "
+                  << algorithm;
+            }
           }
         }
       }
@@ -300,7 +319,7 @@ TEST_P(OnDevice, SixteenThreadsAtOnce) {
 
 TEST_P(OnDevice, ReservedSearchesAllocateNothing) {
   const dataset data = make_dataset(element_type::f32, "normal", 5000, 100, 16, 21);
-  flat_index index(where_, {.dim = data.dim, .metric = metric::cosine});
+  flat_index index(where_, {.dim = data.dim, .metric = metric::cosine, .storage = storage::int8_and_full});
   index.reserve({.max_rows = data.rows, .max_queries = data.queries, .max_k = 200});
   index.add(data.row_view());
   const search_result expected = expected_result(data, metric::cosine, 200);

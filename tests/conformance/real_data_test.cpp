@@ -68,8 +68,6 @@ std::vector<float> widened(const vectors& bytes) {
 void check_bytes(const byte_set& set, std::int64_t query_count) {
   // Integers are exact in fp32, and so are their distances: the plane's answer must be that of the bytes.
   const std::vector<float> wide = widened(set.base);
-  flat_index with_plane(device::cpu(), {.dim = set.base.dim, .metric = metric::l2, .storage = storage::int8_and_full});
-  with_plane.add(matrix_view<const float>(wide.data(), set.base.rows, set.base.dim));
   const std::int64_t dim = set.base.dim;
   const auto* base = reinterpret_cast<const std::uint8_t*>(set.base.data.data());
   const auto* queries = reinterpret_cast<const std::uint8_t*>(set.queries.data.data());
@@ -78,14 +76,19 @@ void check_bytes(const byte_set& set, std::int64_t query_count) {
   for (const device& where : device::all()) {
     flat_index index(where, {.dim = dim, .metric = metric::l2, .type = element_type::u8});
     index.add(set.base.view());
+    std::vector<flat_index> with_plane;
+    for (const storage kept : {storage::int8_and_full, storage::int8_and_host}) {
+      with_plane.emplace_back(where, flat_index_options{.dim = dim, .metric = metric::l2, .storage = kept});
+      with_plane.back().add(matrix_view<const float>(wide.data(), set.base.rows, dim));
+    }
     for (const char* algorithm : {"scan", "tiles"}) {
       const forced_algorithm forced(algorithm);
       const search_result found = index.search(some, {.k = k});
-      {
-        const forced_algorithm certified("certified");
+      for (const flat_index& certified : with_plane) {
+        const forced_algorithm by_plane("certified");
         search_stats stats;
-        EXPECT_EQ(first_difference(with_plane.search(some, {.k = k, .stats = &stats}), found), "");
-        EXPECT_EQ(stats.certified_queries, query_count) << "real data of which a query is given up";
+        EXPECT_EQ(first_difference(certified.search(some, {.k = k, .stats = &stats}), found), "") << where.name();
+        EXPECT_EQ(stats.certified_queries, query_count) << where.name() << ": real data of which a query is given up";
       }
       for (std::int64_t query = 0; query < query_count; ++query) {
         const auto ids = found.ids_of(query);
@@ -115,10 +118,9 @@ TEST(RealData, HelpWikiIdsEqualTheGroundTruth) {
   const search_result expected = reference_search(base.view(), queries.view(), metric::inner_product, {.k = truth.dim});
   EXPECT_EQ(expected.ids, truth.data) << "reference";
   for (const device& where : device::all()) {
-    const bool has_plane = has_planes(where, base.type);
-    flat_index index(where, {.dim = base.dim, .storage = has_plane ? storage::int8_and_full : storage::full});
-    index.add(base.view());
-    for (const char* algorithm : {"scan", "tiles", "certified", "certified_overflow"}) {
+    for (const char* algorithm : {"scan", "tiles", "certified", "certified_overflow", "certified_host"}) {
+      flat_index index(where, {.dim = base.dim, .storage = storage_for(algorithm)});
+      index.add(base.view());
       const forced_algorithm forced(algorithm);
       const search_result found = index.search(queries.view(), {.k = truth.dim});
       EXPECT_EQ(found.ids, truth.data) << where.name() << " " << algorithm;

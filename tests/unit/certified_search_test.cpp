@@ -107,6 +107,7 @@ TEST(certified_index, memory_tells_what_the_plane_takes) {
     EXPECT_EQ(index.memory().device_allocations, allocations) << "within the reservation";
     index.add(rows.part(0, 13));
     EXPECT_GT(index.memory().planes_bytes, 112 * row_bytes);
+    EXPECT_EQ(index.memory().host_rows_bytes, 0) << "a GPU's rows alone can lie elsewhere";
     EXPECT_EQ(index_of(rows, by, storage::full).memory().planes_bytes, 0);
   }
 }

@@ -189,7 +189,7 @@ TEST(plan, certifies_where_there_is_a_plane_and_k_is_small_beside_the_rows) {
     search_shape shape = {.rows = 640, .dim = 64, .queries = queries, .k = 10, .storage = storage::int8_and_full};
     const auto plain = queries == 1 ? flat_algorithm::scan : flat_algorithm::tiles;
     EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), flat_algorithm::certified);
-    EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape), plain) << "there are no planes yet";
+    EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape), plain) << "the rows lie in the L2 cache";
     shape.k = 11;
     EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), plain);
     shape = {.rows = 640, .dim = 64, .queries = queries};
@@ -197,12 +197,46 @@ TEST(plan, certifies_where_there_is_a_plane_and_k_is_small_beside_the_rows) {
   }
 }
 
+TEST(plan, certifies_on_a_gpu_where_the_plane_is_worth_its_scan) {
+  const environment_value unset(kForce, nullptr);
+  const auto on_cuda = [](const search_shape& shape) { return choose_flat_algorithm(device_kind::cuda, shape); };
+  search_shape shape = {.rows = 1'000'000, .dim = 768, .queries = 1, .k = 100, .storage = storage::int8_and_full};
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified);
+  shape.k = kCertifiedScanMaxK;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified);
+  shape.k = kCertifiedScanMaxK + 1;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
+  shape = {.rows = 100'000, .dim = kCertifiedScanMaxDim + 1, .storage = storage::int8_and_full};
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::scan);
+  shape = {.rows = 8192, .dim = 768, .queries = 8, .k = 100, .storage = storage::int8_and_full};
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified) << "a batch";
+  shape.queries = 7;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
+  shape = {.rows = 1'000'000, .dim = kCertifiedBatchMaxDim, .queries = 1000, .k = 1, .storage = storage::int8_and_full};
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified);
+  shape.dim++;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
+  shape.queries = 256;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
+  shape.storage = storage::int8_and_host;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified) << "tiles would read all rows across the bus";
+  shape.queries = 257;
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::tiles);
+  shape = {.rows = 1000, .dim = 64, .queries = 1, .k = 10, .storage = storage::int8_and_host};
+  EXPECT_EQ(on_cuda(shape), flat_algorithm::certified) << "however few rows they are";
+  const plane_summary loose = {.certifiable = 10, .looseness = 9 * kLoosenessUnit};
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape, loose), flat_algorithm::scan);
+}
+
 TEST(plan, certified_is_forced_only_where_there_is_a_plane) {
   const environment_value forced(kForce, "certified");
   search_shape shape = {.rows = 20, .dim = 64, .queries = 2, .k = 10, .storage = storage::int8_and_host};
   EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape), flat_algorithm::certified);
   EXPECT_EQ(plan_flat_search(device_kind::cpu, shape).reason, std::string("forced by ") + kForce + "=certified");
+  EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape), flat_algorithm::certified);
+  shape.k = kCertifiedScanMaxK + 1;
   EXPECT_EQ(choose_flat_algorithm(device_kind::cuda, shape), flat_algorithm::tiles);
+  shape.k = 10;
   shape.storage = storage::full;
   const flat_plan plan = plan_flat_search(device_kind::cpu, shape);
   EXPECT_EQ(plan.algorithm, flat_algorithm::tiles);
@@ -259,6 +293,17 @@ TEST(plan, explain_counts_the_plane_where_it_is_what_is_read) {
   for (const char* part : {"3 queries", "certified", "int8 plane", "780 MB"}) {  // 768 codes and three terms a row
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
   }
+  search_shape shape = {.rows = 1'000'000, .dim = 750, .queries = 2, .k = 100, .metric = metric::cosine};
+  shape.storage = storage::int8_and_full;
+  const std::string on_a_gpu = explain_flat_search(device_kind::cuda, "a GPU", shape);
+  for (const char* part : {"certified", "int8 plane", "784 MB of the plane"}) {  // 768 codes and four terms
+    EXPECT_NE(on_a_gpu.find(part), std::string::npos) << part << " is missing in:\n" << on_a_gpu;
+  }
+  shape.storage = storage::int8_and_host;
+  shape.queries = 1000;
+  shape.dim = kCertifiedBatchMaxDim + 1;
+  EXPECT_NE(explain_flat_search(device_kind::cuda, "a GPU", shape).find("an H200's bus to host memory"),
+            std::string::npos);
 }
 
 top_k_algorithm on_cuda(const top_k_shape& shape) { return choose_top_k_algorithm(device_kind::cuda, shape); }

@@ -288,7 +288,7 @@ class CpuFlat : public testing::Test {
   std::string initial_{to_string(cpu::current_isa())};
 };
 
-std::unique_ptr<core::scratch> small_scratch() { return cpu::make_flat_scratch({}, 1); }
+std::unique_ptr<core::scratch> small_scratch() { return cpu::make_flat_scratch({}, 1, storage::int8_and_full); }
 
 // ---- tests
 
@@ -428,7 +428,8 @@ TEST_F(CpuFlat, ScratchServesItsLimitsWithoutAllocating) {
   problem of(element_type::f32, metric::cosine, 40, 3000, 70, distribution::normal, 8);
   of.compute_norms();
   for (const std::int64_t max_dim : {40, 0}) {
-    const auto memory = cpu::make_flat_scratch({.max_rows = 3000, .max_queries = 70, .max_k = 900}, max_dim);
+    const auto memory =
+        cpu::make_flat_scratch({.max_rows = 3000, .max_queries = 70, .max_k = 900}, max_dim, storage::int8_and_full);
     const std::int64_t allocations = memory->device_allocations();
     const std::int64_t bytes = memory->bytes();
     for (const std::int64_t count : {1, 100, 3000}) {

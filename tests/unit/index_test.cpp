@@ -494,7 +494,6 @@ class faulty_backend final : public core::backend {
  public:
   int calls_before_failure = std::numeric_limits<int>::max();
   int live_allocations = 0;
-  bool has_planes = false;
   std::int64_t largest_allocation = std::numeric_limits<std::int64_t>::max();
 
   device where() const noexcept override { return real_.where(); }
@@ -506,6 +505,7 @@ class faulty_backend final : public core::backend {
     ++live_allocations;
     return real_.allocate(bytes);
   }
+  void* allocate_on_host(std::int64_t bytes) override { return allocate(bytes); }
   void release(void* memory) noexcept override {
     --live_allocations;
     real_.release(memory);
@@ -531,17 +531,18 @@ class faulty_backend final : public core::backend {
     step();
     real_.inverse_norms(s, corpus, first, count, norms);
   }
-  void check_storage(storage wanted) const override {
-    if (!has_planes) core::backend::check_storage(wanted);
+  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
+    return real_.plane_block_bytes(dim, by);
   }
-  void write_plane(void* s, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
-                   std::byte* plane) override {
+  void write_plane(void* s, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane,
+                   core::plane_summary* summary) override {
     step();
-    real_.write_plane(s, corpus, first, count, plane);
+    real_.write_plane(s, corpus, first, count, plane, summary);
   }
-  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim) override {
+  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim,
+                                              storage kept) override {
     step();
-    return real_.make_scratch(limits, max_dim);
+    return real_.make_scratch(limits, max_dim, kept);
   }
   void flat_search(void* s, core::scratch& memory, const core::flat_corpus& corpus,
                    const core::flat_request& request) override {
@@ -581,6 +582,7 @@ std::vector<std::byte> contents(faulty_backend& backend, const index::flat_store
       for (std::int64_t term = 0; term < layout.terms; ++term) append(terms + term * core::kPlaneRows * 4, 4);
     }
   }
+  append(&corpus.summary, sizeof corpus.summary);
   append(corpus.inverse_norms, corpus.count * 4);
   append(corpus.ids, corpus.count * 8);
   append(store.ids().all().data(), static_cast<std::int64_t>(store.ids().all().size_bytes()));
@@ -595,7 +597,6 @@ TEST(flat_store, an_append_that_fails_at_any_step_changes_nothing) {
   for (const bool with_ids : {false, true}) {
     for (const bool room : {false, true}) {
       faulty_backend backend;
-      backend.has_planes = true;
       {
         index::flat_store store(backend, options);
         if (room) store.reserve(nullptr, 40);
@@ -631,20 +632,6 @@ TEST(flat_store, an_append_that_fails_at_any_step_changes_nothing) {
   }
 }
 
-TEST(flat_store, of_a_backend_without_planes_refuses_them) {
-  faulty_backend backend;
-  expect_error<unsupported>([&] { index::flat_store(backend, {.dim = 19, .storage = storage::int8_and_host}); },
-                            "options.storage is int8_and_host; allowed on cpu is full");
-  index::flat_store without(backend, {.dim = 19});
-  expect_error<unsupported>(
-      [&] {
-        core::flat_corpus corpus = without.corpus();
-        corpus.storage = storage::int8_and_full;
-        backend.core::backend::write_plane(nullptr, corpus, 0, 0, nullptr);
-      },
-      "options.storage is int8_and_full");
-}
-
 TEST(flat_store, grows_to_just_what_is_needed_where_memory_is_short) {
   faulty_backend backend;
   const matrix rows(100, 16, element_type::f32, 26);
@@ -673,7 +660,7 @@ TEST(flat_store, many_small_appends_make_few_allocations) {
 
 TEST(slot_pool, gives_a_slot_of_its_own_to_each_and_takes_it_back) {
   faulty_backend backend;
-  index::slot_pool pool(backend, 16);
+  index::slot_pool pool(backend, 16, storage::full);
   const search_limits small = {.max_rows = 100, .max_queries = 1, .max_k = 10};
   const core::scratch* seen = nullptr;
   {
@@ -689,7 +676,7 @@ TEST(slot_pool, gives_a_slot_of_its_own_to_each_and_takes_it_back) {
 
 TEST(slot_pool, replaces_what_is_too_small_and_keeps_it_if_that_fails) {
   faulty_backend backend;
-  index::slot_pool pool(backend, 16);
+  index::slot_pool pool(backend, 16, storage::full);
   static_cast<void>(pool.take({.max_rows = 100, .max_queries = 8, .max_k = 10}, 100));
   backend.calls_before_failure = 0;
   expect_error<out_of_memory>(
@@ -706,7 +693,7 @@ TEST(slot_pool, replaces_what_is_too_small_and_keeps_it_if_that_fails) {
 
 TEST(slot_pool, batches_stay_within_a_budget_of_memory) {
   faulty_backend backend;
-  index::slot_pool pool(backend, 16);
+  index::slot_pool pool(backend, 16, storage::full);
   const auto many = pool.take({.max_rows = 100, .max_queries = 1'000'000, .max_k = 10}, 100);
   EXPECT_EQ(many->limits.max_queries, 4096);
   const auto long_lists = pool.take({.max_rows = 100, .max_queries = 1'000'000, .max_k = 1'000'000}, 100);
@@ -716,7 +703,7 @@ TEST(slot_pool, batches_stay_within_a_budget_of_memory) {
 
 TEST(slot_pool, a_reservation_is_made_once_and_survives_larger_searches) {
   faulty_backend backend;
-  index::slot_pool pool(backend, 16);
+  index::slot_pool pool(backend, 16, storage::full);
   const search_limits limits = {.max_rows = 100, .max_queries = 4000, .max_k = 10};
   pool.put_in(pool.make_reserved(limits, 2));
   pool.put_in(pool.make_reserved(limits, 2));

@@ -12,8 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -22,7 +20,7 @@
 #include <optional>
 
 #include "core/certified.hpp"
-#include "core/message.hpp"
+#include "core/plan.hpp"
 #include "cpu/flat/certified_kernels.hpp"
 #include "cpu/flat/kernels.hpp"
 #include "cpu/flat/quantise.hpp"
@@ -53,25 +51,10 @@ constexpr std::int64_t kRowsAhead = 2;
 
 constexpr std::int64_t kSurvivorBytes = sizeof(survivor);
 
-/// For tests: how many survivors beyond k a list holds, so that few make it fill again and again.
-std::optional<std::int64_t> forced_survivors() {
-  constexpr const char* kVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
-  constexpr std::int64_t kMost = 1'000'000;
-  const char* given = std::getenv(kVariable);
-  if (!given || !*given) return std::nullopt;
-  std::int64_t value = 0;
-  const char* end = given + std::strlen(given);
-  const auto [parsed, error] = std::from_chars(given, end, value);
-  if (error != std::errc() || parsed != end || value < 1 || value > kMost) {
-    core::throw_invalid(kVariable, given, "1 to 1000000");
-  }
-  return value;
-}
-
 /// Survivors of one query in one slot. Beyond k there is room for a whole block even after a list was cut to k.
 std::int64_t survivor_capacity(std::int64_t k, std::int64_t rows) {
   k = std::min(k, rows);
-  const std::optional<std::int64_t> forced = forced_survivors();
+  const std::optional<std::int64_t> forced = core::forced_survivors();
   const std::int64_t wanted = forced ? k + *forced : std::min(std::max(kSurvivorsPerK * k, kMinSurvivors), rows);
   return round_up(wanted + core::kPlaneRows, core::kPlaneRows);
 }

@@ -14,7 +14,8 @@ void certified_search(flat_scratch& memory, const core::flat_corpus& corpus, con
 /// Room for certified searches within `limits`. @throws out_of_memory.
 void reserve_certified(const search_limits& limits, std::int64_t dim, flat_scratch& memory);
 
-/// Writes rows [first, first + count) of a corpus into its plane.
-void write_plane(const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane);
+/// Writes rows [first, first + count) of a corpus into its plane, and adds them to `summary`.
+void write_plane(const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane,
+                 core::plane_summary& summary);
 
 }  // namespace shortlist::cpu

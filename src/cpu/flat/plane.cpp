@@ -1,6 +1,7 @@
 // Writes the int8 plane of rows. See core/certified.hpp for its layout.
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <vector>
 
 #include "cpu/flat/certified.hpp"
@@ -37,8 +38,9 @@ struct row_buffers {
   std::vector<std::int16_t> codes;
 };
 
-void write_row(const core::flat_corpus& corpus, const core::plane_layout& layout, std::int64_t position,
-               row_buffers& buffers, std::byte* plane) {
+/// Returns the summary of the row.
+core::plane_summary write_row(const core::flat_corpus& corpus, const core::plane_layout& layout, std::int64_t position,
+                              row_buffers& buffers, std::byte* plane) {
   widen_row(corpus.type, static_cast<const std::byte*>(corpus.rows) + position * corpus.row_stride_bytes, corpus.dim,
             buffers.wide.data());
   const quantised made = quantise(buffers.wide.data(), corpus.dim, core::kMaxRowCode, buffers.codes.data());
@@ -56,29 +58,35 @@ void write_row(const core::flat_corpus& corpus, const core::plane_layout& layout
   to[core::kPlaneRows] = terms.residual;
   to[2 * core::kPlaneRows] = terms.norm;
   if (layout.terms == 4) to[3 * core::kPlaneRows] = terms.square;
+  return core::summary_of(terms.residual, terms.norm);
 }
 
 }  // namespace
 
-void write_plane(const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane) {
+void write_plane(const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane,
+                 core::plane_summary& summary) {
   const core::plane_layout layout(corpus.dim, corpus.metric);
   // Blocks are one worker's: two never write to the same cache line.
   const std::int64_t end = first + count;
   const std::int64_t end_block = divide_up(end, core::kPlaneRows);
   std::atomic<std::int64_t> next{first / core::kPlaneRows};
   const bool serial = count * corpus.dim <= kSerialBytes;
+  std::mutex guard;
   const default_float_environment environment;
   for_each_slot(serial ? 1 : thread_count(), [&](int) {
     row_buffers buffers(corpus.dim, layout);
+    core::plane_summary written;
     for (;;) {
       const std::int64_t block = next.fetch_add(kGrabBlocks, std::memory_order_relaxed);
       if (block >= end_block) break;
       const std::int64_t from = std::max(first, block * core::kPlaneRows);
       const std::int64_t to = std::min(end, (block + kGrabBlocks) * core::kPlaneRows);
       for (std::int64_t position = from; position < to; ++position) {
-        write_row(corpus, layout, position, buffers, plane);
+        written.add(write_row(corpus, layout, position, buffers, plane));
       }
     }
+    const std::lock_guard lock(guard);
+    summary.add(written);
   });
 }
 

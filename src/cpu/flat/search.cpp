@@ -308,7 +308,7 @@ void searcher::finish(std::int64_t query, std::int64_t in_group) {
 
 }  // namespace
 
-std::unique_ptr<core::scratch> make_flat_scratch(const search_limits& limits, std::int64_t max_dim) {
+std::unique_ptr<core::scratch> make_flat_scratch(const search_limits& limits, std::int64_t max_dim, storage kept) {
   const std::int64_t dim = max_dim > 0 ? max_dim : kMaxDim;
   const std::int64_t slots = core_count();
   const std::int64_t capacity = key_capacity(limits.max_k, limits.max_rows);
@@ -323,7 +323,7 @@ std::unique_ptr<core::scratch> make_flat_scratch(const search_limits& limits, st
   sizes.queries_bytes = std::min(sizes.queries_bytes, std::max(least.queries_bytes, kGroupQueriesBytes));
   auto memory = std::make_unique<flat_scratch>();
   memory->reserve(sizes);
-  reserve_certified(limits, dim, *memory);
+  if (kept != storage::full) reserve_certified(limits, dim, *memory);
   return memory;
 }
 

@@ -10,7 +10,8 @@ namespace shortlist::cpu {
 
 /// Scratch that serves every search within `limits` without allocating; a larger one makes it grow.
 /// @param max_dim the largest dim, or 0 if it is not known: every dim is served, at the price of address space.
-std::unique_ptr<core::scratch> make_flat_scratch(const search_limits& limits, std::int64_t max_dim);
+/// @param kept    what the corpora have: full, or anything else for all.
+std::unique_ptr<core::scratch> make_flat_scratch(const search_limits& limits, std::int64_t max_dim, storage kept);
 
 /// The k best rows of each query by the given algorithm. @throws out_of_memory if the scratch cannot grow.
 void flat_search(core::flat_algorithm algorithm, core::scratch& memory, const core::flat_corpus& corpus,

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/backend.hpp"
+#include "cuda/flat/captured_scan.hpp"
 
 namespace shortlist::cuda {
 
@@ -18,12 +19,6 @@ inline constexpr std::int64_t kScanParameterDim = 1024;
 
 /// Device bytes that the scan works in, for corpora of up to max_rows.
 std::int64_t scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors);
-
-/// Where a finished scan is announced to a waiting host: `*word = value`, after the results, in mapped host memory.
-struct completion_flag {
-  std::uint32_t* word = nullptr;
-  std::uint32_t value = 0;
-};
 
 /// Once per GPU, before its first scan: loads the kernels, so that no search, and no capture, has to.
 void prepare_flat_scan();
@@ -38,22 +33,14 @@ void launch_flat_scan(cudaStream_t stream, void* workspace, const core::flat_cor
 class scan_graph {
  public:
   scan_graph(void* workspace, int multiprocessors);
-  ~scan_graph();
-  scan_graph(const scan_graph&) = delete;
-  scan_graph& operator=(const scan_graph&) = delete;
 
   /// `host_query` is read before the call returns and travels as a kernel parameter (dim <= kScanParameterDim).
   void launch(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus, const core::flat_request& request,
               const float* host_query, completion_flag done);
 
  private:
-  void release();
-
   int multiprocessors_;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-  cudaGraphNode_t scan_node_ = nullptr;
-  cudaGraphNode_t merge_node_ = nullptr;
+  captured_scan launches_;
 };
 
 }  // namespace shortlist::cuda

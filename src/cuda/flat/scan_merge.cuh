@@ -16,6 +16,7 @@ inline constexpr std::uint32_t kSortedSlots = 128;  ///< a block that keeps no m
 /// Zero between searches.
 struct scan_control {
   unsigned long long threshold;  ///< a key that k published rows reach
+  std::uint32_t reads_rows;      ///< a block of a certified scan has given up its filter
 };
 
 struct merge_args {

@@ -13,6 +13,7 @@
 
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/flat/results.cuh"
 #include "cuda/flat/select.hpp"
 #include "cuda/runtime/launch.cuh"
 
@@ -178,6 +179,7 @@ __device__ std::uint64_t find_cut(const std::uint64_t* list, std::uint32_t n, st
 
 /// One list a cluster.
 __global__ void __launch_bounds__(kThreads) prune_kernel(const __grid_constant__ candidate_lists lists) {
+  if (lists.gate.closed()) return;
   auto& shared = *reinterpret_cast<prune_shared*>(dynamic_shared());
   const std::int64_t query = blockIdx.x / cluster_size();
   std::uint64_t* list = lists.keys + query * lists.capacity;
@@ -214,32 +216,16 @@ struct results_args {
   std::uint64_t* to;          // [queries, to_stride]; unused in the last round
   std::int64_t from_stride;
   std::int64_t to_stride;
-  const std::int64_t* ids;
-  float* scores;
-  std::int64_t* labels;
-  std::int64_t k;
+  result_lists results;
   std::int64_t run;  // length of the sorted runs
   std::int32_t kept;
   std::int32_t last;
-  metric by;
+  launch_gate gate;
 };
-
-__device__ __forceinline__ void write_result(const results_args& args, std::int64_t query, std::int64_t rank,
-                                             std::uint64_t key) {
-  const std::int64_t at = query * args.k + rank;
-  const std::uint32_t position = core::position_of(key);
-  args.scores[at] = core::score_from_key(core::key_of(key), args.by);
-  args.labels[at] = args.ids ? args.ids[position] : static_cast<std::int64_t>(position);
-}
-
-__device__ __forceinline__ void write_padding(const results_args& args, std::int64_t query, std::int64_t rank) {
-  const std::int64_t at = query * args.k + rank;
-  args.scores[at] = core::worst_score(args.by);
-  args.labels[at] = core::kNoId;
-}
 
 /// Sorts run blockIdx.x of list blockIdx.y; if the list is that one run, writes the results.
 __global__ void __launch_bounds__(kThreads) sort_runs_kernel(const __grid_constant__ results_args args) {
+  if (args.gate.closed()) return;
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared());
   const std::int64_t query = blockIdx.y;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kRun;
@@ -250,8 +236,8 @@ __global__ void __launch_bounds__(kThreads) sort_runs_kernel(const __grid_consta
   for (std::uint32_t i = threadIdx.x; i < padded; i += kThreads) keys[i] = i < n ? from[i] : core::kNoRow;
   block_sort<kThreads>(keys, padded);
   if (args.last) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) write_result(args, query, i, keys[i]);
-    for (std::int64_t i = args.kept + threadIdx.x; i < args.k; i += kThreads) write_padding(args, query, i);
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) args.results.write(query, i, keys[i]);
+    for (std::int64_t i = args.kept + threadIdx.x; i < args.results.k; i += kThreads) args.results.pad(query, i);
   } else {
     std::uint64_t* to = args.to + query * args.to_stride + first;
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) to[i] = keys[i];
@@ -275,10 +261,11 @@ __device__ __forceinline__ std::int64_t count_above(const std::uint64_t* run, st
 
 /// Merges groups of kFanIn sorted runs: one thread a key. The last round writes the results.
 __global__ void __launch_bounds__(kThreads) merge_runs_kernel(const __grid_constant__ results_args args) {
+  if (args.gate.closed()) return;
   const std::int64_t query = blockIdx.y;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= args.kept) {
-    if (args.last && index < args.k) write_padding(args, query, index);
+    if (args.last && index < args.results.k) args.results.pad(query, index);
     return;
   }
   const std::uint64_t* list = args.from + query * args.from_stride;
@@ -293,7 +280,7 @@ __global__ void __launch_bounds__(kThreads) merge_runs_kernel(const __grid_const
     rank += count_above(list + first, min(args.run, args.kept - first), key);
   }
   if (args.last) {
-    write_result(args, query, rank, key);
+    args.results.write(query, rank, key);
   } else {
     args.to[query * args.to_stride + rank] = key;
   }
@@ -325,13 +312,10 @@ void launch_results(cudaStream_t stream, const candidate_lists& lists, const cor
   args.from_stride = lists.capacity;
   args.to = lists.keys;
   args.to_stride = lists.capacity;
-  args.ids = corpus.ids;
-  args.scores = scores;
-  args.labels = labels;
-  args.k = k;
+  args.results = {corpus.ids, scores, labels, k, corpus.metric};
   args.kept = lists.kept;
   args.last = kept <= kRun;
-  args.by = corpus.metric;
+  args.gate = lists.gate;
   const launch_shape sort_shape{.grid = dim3(std::max(1u, blocks_of(kept, kRun)), queries),
                                 .threads = kThreads,
                                 .shared_bytes = kRun * sizeof(std::uint64_t)};

@@ -9,6 +9,16 @@
 
 namespace shortlist::cuda {
 
+/// A number on the device that decides whether launches do anything: only if `*count` is above `least`. Without one,
+/// they do.
+struct launch_gate {
+  const std::uint32_t* count = nullptr;
+  std::uint32_t least = 0;
+#ifdef __CUDACC__
+  __device__ bool closed() const { return count != nullptr && *count <= least; }
+#endif
+};
+
 /// The candidates of a batch of queries. A list has room for its k best and every row of a phase: none is dropped.
 struct candidate_lists {
   std::uint64_t* keys = nullptr;        ///< [queries, capacity] of core::row_key, the first `counts[q]` in no order
@@ -19,6 +29,7 @@ struct candidate_lists {
   std::int64_t capacity = 0;
   std::int32_t queries = 0;
   std::int32_t kept = 0;  ///< min(k, rows of the corpus)
+  launch_gate gate;
 };
 
 /// Cuts every list that holds `kept` or more to its `kept` best, and raises its least key accordingly.

@@ -411,6 +411,7 @@ __device__ __forceinline__ void finish_tile(const tiles_args& args, int tile, in
 
 template <element_type E, bool L2, int TileQueries>
 __global__ void __launch_bounds__(kThreads, 1) flat_tiles_kernel(const __grid_constant__ tiles_args args) {
+  if (args.lists.gate.closed()) return;
   using shape = tile_shape<TileQueries>;
   using stage_of = stage_shape<E, shape>;
   unsigned char* memory = dynamic_shared();

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/backend.hpp"
+#include "cuda/flat/select.hpp"
 
 namespace shortlist::cuda {
 
@@ -14,8 +15,8 @@ std::int64_t tiles_workspace_bytes(const search_limits& limits);
 
 /// Searches any number of queries for any k >= 1 on the current device. Device pointers; asynchronous on `stream`;
 /// allocates nothing, never waits for the device, and may be captured in a graph. The workspace needs no preparation
-/// and keeps nothing between calls; all of its bytes are put to use.
+/// and keeps nothing between calls; all of its bytes are put to use. Nothing is searched where the gate is closed.
 void launch_flat_tiles(cudaStream_t stream, void* workspace, std::int64_t workspace_bytes,
-                       const core::flat_corpus& corpus, const core::flat_request& request);
+                       const core::flat_corpus& corpus, const core::flat_request& request, launch_gate gate = {});
 
 }  // namespace shortlist::cuda

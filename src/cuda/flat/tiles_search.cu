@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(kThreads) begin_batch_kernel(const __grid_cons
 
 /// One batch of queries from beginning to end.
 void search_batch(cudaStream_t stream, unsigned char* base, const search_layout& at, const core::flat_corpus& corpus,
-                  const query_batch& batch, std::int64_t k, float* scores, std::int64_t* labels, int multiprocessors) {
+                  const query_batch& batch, std::int64_t k, float* scores, std::int64_t* labels, launch_gate gate,
+                  int multiprocessors) {
   const std::int64_t state_stride = state_bytes(at.batch) / 5;
   score_phase phase{};
   phase.corpus = &corpus;
@@ -129,6 +130,7 @@ void search_batch(cudaStream_t stream, unsigned char* base, const search_layout&
   phase.lists.capacity = at.capacity;
   phase.lists.queries = batch.count;
   phase.lists.kept = static_cast<std::int32_t>(at.kept);
+  phase.lists.gate = gate;
   auto* inverse_norms = reinterpret_cast<float*>(base + at.state_at + 4 * state_stride);
   auto* prepared = reinterpret_cast<float*>(base);
   phase.batch = batch;
@@ -187,7 +189,7 @@ std::int64_t tiles_workspace_bytes(const search_limits& limits) {
 }
 
 void launch_flat_tiles(cudaStream_t stream, void* workspace, std::int64_t workspace_bytes,
-                       const core::flat_corpus& corpus, const core::flat_request& request) {
+                       const core::flat_corpus& corpus, const core::flat_request& request, launch_gate gate) {
   int device = 0;
   int multiprocessors = 0;
   check(cudaGetDevice(&device), "reading the current GPU");
@@ -200,7 +202,7 @@ void launch_flat_tiles(cudaStream_t stream, void* workspace, std::int64_t worksp
     batch.count = static_cast<std::int32_t>(std::min(at.batch, request.query_count - first));
     batch.dim = static_cast<std::int32_t>(corpus.dim);
     search_batch(stream, static_cast<unsigned char*>(workspace), at, corpus, batch, request.k,
-                 request.scores + first * request.k, request.ids + first * request.k, multiprocessors);
+                 request.scores + first * request.k, request.ids + first * request.k, gate, multiprocessors);
   }
 }
 

@@ -147,6 +147,7 @@ __device__ __forceinline__ float finish(const float (&values)[N], int lane) {
 
 template <element_type E, bool L2, int Queries>
 __global__ void __launch_bounds__(kThreads, 1) flat_stream_kernel(const __grid_constant__ stream_args args) {
+  if (args.lists.gate.closed()) return;
   constexpr int kPairs = kRows * Queries;
   constexpr int kPairLanes = kWarp / kPairs;  // lanes that end with the same pair
   constexpr int kStepBytes = core::kPartialSums / kLaneElements * static_cast<int>(sizeof(typename quad<E>::raw));

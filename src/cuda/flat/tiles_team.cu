@@ -284,6 +284,7 @@ __device__ __forceinline__ int stage_of(const slot_states& slots, int slot) {
 
 template <element_type E, bool L2, int Steps>
 __global__ void __launch_bounds__(kThreads, 1) flat_team_kernel(const __grid_constant__ team_args args) {
+  if (args.lists.gate.closed()) return;
   using element = typename stored<E>::type;
   constexpr int kPitchBytes = kPitch<Steps> * static_cast<int>(sizeof(element));
   constexpr int kStageBytes = kRows * kPitchBytes;

@@ -27,7 +27,7 @@ void capture_and_replay(const device& gpu, const graph_case& shape, metric by, c
   ASSERT_EQ(cudaSetDevice(gpu.ordinal()), cudaSuccess);
   constexpr std::int64_t kReplays = 4;
   dataset data = make_dataset(shape.type, "ties_90", shape.rows, shape.dim, shape.queries * kReplays, 31);
-  flat_index index(gpu, {.dim = shape.dim, .metric = by, .type = shape.type});
+  flat_index index(gpu, {.dim = shape.dim, .metric = by, .type = shape.type, .storage = storage_for(algorithm)});
   index.add(data.row_view());
   workspace scratch(gpu, {.max_rows = shape.rows, .max_queries = shape.queries, .max_k = shape.k});
   const std::int64_t query_bytes = shape.queries * data.query_stride * static_cast<std::int64_t>(sizeof(float));
@@ -84,6 +84,10 @@ TEST(CudaGraph, ReplayedWithOtherQueries) {
     for (const graph_case& shape : kCases) {
       for (const metric by : kMetrics) {
         for (const char* algorithm : {"scan", "tiles", "plan"}) capture_and_replay(gpu, shape, by, algorithm);
+        if (!has_planes(shape.type)) continue;
+        for (const char* algorithm : {"certified", "certified_overflow", "certified_host"}) {
+          capture_and_replay(gpu, shape, by, algorithm);
+        }
       }
     }
   }

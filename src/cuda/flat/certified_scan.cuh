@@ -1,0 +1,288 @@
+// The parts of a certified scan: the query's codes, the filter of 16 rows, the list of survivors, scores of rows.
+#pragma once
+
+#include "core/certified.hpp"
+#include "cuda/device/bulk_copy.cuh"
+#include "cuda/device/matrix_unit.cuh"
+#include "cuda/flat/certified_scan.hpp"
+#include "cuda/flat/scan_score.cuh"
+
+namespace shortlist::cuda {
+
+inline constexpr int kMaxPlaneStages = 4;  ///< of a warp
+inline constexpr int kNearSurvivors = 1024;
+/// A query's code is 128 times a high part plus a low part, each of which a signed byte holds: so wide that what the
+/// codes leave of the query is no more than roundings.
+inline constexpr int kWideQueryCode = 8191;
+inline constexpr std::int64_t kLineBytes = 128;
+inline constexpr int kFragmentBytes = 512;  ///< of codes: what a warp multiplies at once
+inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment: two parts of 32 bytes
+
+/// Rows are read, instead of filtered, from where of the last survivors, at least kPressure, more than a quarter of the
+/// rows seen are there still, beyond those that a good filter leaves of a beginning.
+inline constexpr std::uint32_t kGiveUpShare = 4;
+inline constexpr std::uint32_t kLeftPerResult = 16;
+inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: until then blocks may not have published
+
+struct certified_args : scan_search {
+  bool may_read_rows;  // not across the bus: rows that survive cost less than all
+  const unsigned char* plane;
+  const unsigned char* rows;
+  const float* inverse_norms;
+  certified_counters* counters;
+  std::int64_t row_stride_bytes;
+  std::int64_t block_bytes;  // of the plane
+  std::uint32_t groups;      // of group_blocks blocks
+  std::int32_t group_blocks;
+  std::int32_t fragments;        // of a block
+  std::int32_t pieces;           // stages that a group takes; more than one only where it is one block
+  std::int32_t piece_fragments;  // of a piece but the last
+  std::int32_t stage_bytes;
+  std::int32_t stages;  // of a warp
+  std::int32_t ring_bytes;
+  std::int32_t max_query_code;
+  std::uint32_t near_survivors;  // in shared memory; the rest spills
+  std::uint32_t pressure;        // survivors after which the threshold is raised out of turn
+  std::uint32_t refresh_draws;   // after so many it is raised anyway
+  float inline_query[kScanParameterDim];
+};
+
+/// What a block keeps in shared memory, behind the ring of stages and before the query.
+struct alignas(16) certified_shared : scan_selection {
+  std::uint64_t survivors[kNearSurvivors];  // key of the interval's upper end, and position
+  std::uint64_t barriers[kScanWarps * kMaxPlaneStages];
+  std::int32_t stage_group[kScanWarps * kMaxPlaneStages];  // which group of rows a stage holds; -1: none left
+  double squares[kScanWarps];
+  double residual_squares[kScanWarps];
+  float largest[kScanWarps];
+  core::query_terms terms;
+  std::uint32_t survivor_count;
+  std::uint32_t judged_survivors;  // how many there were when the filter was judged last
+  std::uint32_t judged_draws;
+  std::uint32_t reads_rows;  // the filter has been given up
+  std::uint32_t rows_read;   // since
+};
+
+__device__ __forceinline__ bool reads_rows(const certified_shared& shared) {
+  return *reinterpret_cast<const volatile std::uint32_t*>(&shared.reads_rows) != 0;
+}
+
+/// The group of a block's draw, or -1: draw d is group d * blocks + block, so that positions rise together.
+__device__ __forceinline__ std::int64_t group_of(const certified_args& args, std::uint32_t draw) {
+  const std::int64_t group = static_cast<std::int64_t>(draw) * gridDim.x + blockIdx.x;
+  return group < args.groups ? group : -1;
+}
+
+/// A block's survivors: first in shared memory, then at the end of its spill, downwards; the list of scored rows takes
+/// the beginning. The last are scored first, so that the two never meet.
+struct survivor_list {
+  std::uint64_t* near;
+  std::uint64_t* far_end;
+  std::uint32_t near_capacity;
+  __device__ volatile std::uint64_t& operator[](std::uint32_t i) const {
+    return i < near_capacity ? near[i] : *(far_end - 1 - (i - near_capacity));
+  }
+};
+
+__device__ __forceinline__ survivor_list survivors_of(const certified_args& args, certified_shared& shared) {
+  return {shared.survivors, args.spill + (static_cast<std::int64_t>(blockIdx.x) + 1) * args.spill_capacity,
+          args.near_survivors};
+}
+
+// ---- the query
+
+__device__ __forceinline__ double sum_of_block(double value, double* sums) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  double sum = 0.0;
+#pragma unroll 1
+  for (int w = 0; w < kScanWarps; w++) sum += sums[w];
+  return sum;
+}
+
+/// The query's codes as columns of a product, high parts and low parts by turns, and its terms. A query that cannot be
+/// certified gets terms that let every row survive.
+__device__ __forceinline__ void encode_query(const certified_args& args, certified_shared& shared, const float* query,
+                                             std::uint32_t* columns) {
+  const int warp = threadIdx.x / kWarp;
+  float largest = 0.0f;
+  double squares = 0.0;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < args.dim; i += kScanThreads) {
+    largest = fmaxf(largest, fabsf(query[i]));
+    squares += static_cast<double>(query[i]) * query[i];
+  }
+  largest = __uint_as_float(__reduce_max_sync(kFullWarp, __float_as_uint(largest)));
+  if (threadIdx.x % kWarp == 0) shared.largest[warp] = largest;
+  squares = sum_of_block(squares, shared.squares);
+#pragma unroll 1
+  for (int w = 0; w < kScanWarps; w++) largest = fmaxf(largest, shared.largest[w]);
+
+  const bool is_certifiable = core::is_certifiable(squares, shared.query_inverse_norm);
+  const float scale = is_certifiable ? core::code_scale(largest, args.max_query_code) : 0.0f;
+  const float inverse = core::inverse_scale(scale);
+  double residual_squares = 0.0;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < args.fragments * 8; i += kScanThreads) {  // four elements
+    std::uint32_t high = 0;
+    std::uint32_t low = 0;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+      if (4 * i + c >= args.dim) break;
+      const float element = query[4 * i + c];
+      const float code = scale == 0.0f ? 0.0f : core::code_of(element, inverse, args.max_query_code);
+      const int whole = static_cast<int>(code);
+      const int upper = (whole + 64) >> 7;
+      high |= (static_cast<std::uint32_t>(upper) & 0xFFu) << (8 * c);
+      low |= (static_cast<std::uint32_t>(whole - 128 * upper) & 0xFFu) << (8 * c);
+      const double residual = element - static_cast<double>(scale) * code;
+      residual_squares += residual * residual;
+    }
+    std::uint32_t* to = columns + i / 8 * kColumnWords + i % 4 * 2 + i % 8 / 4;  // word t of a half, for lane t
+    to[0] = high;
+    to[kColumnWords / 2] = low;
+  }
+  residual_squares = sum_of_block(residual_squares, shared.residual_squares);
+  if (threadIdx.x == 0) {
+    if (is_certifiable) {
+      shared.terms =
+          core::terms_of_query(args.by, args.dim, scale, squares, residual_squares, shared.query_inverse_norm);
+    } else {
+      shared.terms = {.residual_weight = core::float_from_bits(0x7F800000u), .inverse_norm = shared.query_inverse_norm};
+      shared.reads_rows = 1;
+    }
+  }
+  __syncthreads();
+}
+
+// ---- the filter
+
+/// Adds the products of 16 rows' fragments with the query: to sums 0 and 1 those of row lane / 4 with high and low
+/// parts, to 2 and 3 those of row lane / 4 + 8. The columns repeat, so that all lanes of a row have them.
+__device__ __forceinline__ void multiply_fragments(const unsigned char* codes, const std::uint32_t* columns, int count,
+                                                   int lane, std::int32_t (&sums)[4]) {
+  const auto* rows = reinterpret_cast<const uint4*>(codes) + lane;
+  const auto* query = reinterpret_cast<const uint2*>(columns) + lane / 4 % 2 * 4 + lane % 4;
+#pragma unroll 4
+  for (int i = 0; i < count; i++) multiply_codes(rows[i * kWarp], query[i * (kColumnWords / 2)], sums);
+}
+
+/// The keys of an interval's ends; none, and the best, where nothing is known.
+struct interval_keys {
+  std::uint32_t low;
+  std::uint32_t high;
+};
+
+__device__ __forceinline__ interval_keys keys_of(const core::merit_interval& interval, metric by) {
+  const bool is_bounded = interval.low > core::worst_score(metric::inner_product);  // false for NaN
+  return {is_bounded ? core::score_key(core::merit_of(interval.low, by), by) : core::kNanKey,
+          interval.high == interval.high ? core::score_key(core::merit_of(interval.high, by), by) : ~0u};
+}
+
+/// Which of 16 rows a lane finishes: lanes 4 g and 4 g + 1 have rows g and g + 8.
+__device__ __forceinline__ int filtered_row(int lane) { return lane / 4 + lane % 2 * 8; }
+
+/// Finishes 16 rows, the first of which is at position `first`: rows whose interval reaches the threshold survive.
+/// @returns how many survivors the block has, if it has any of these, else 0.
+__device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args, certified_shared& shared,
+                                                     const core::query_terms& query, const float* terms,
+                                                     std::int64_t first, const std::int32_t (&sums)[4], int lane,
+                                                     std::uint64_t* slot_best, std::uint64_t& my_best) {
+  const int mine = filtered_row(lane);
+  const std::int64_t row = first + mine;
+  const std::uint32_t product = lane % 2 == 0 ? 128u * sums[0] + sums[1] : 128u * sums[2] + sums[3];
+  core::plane_row known{
+      .scale = terms[mine], .residual = terms[core::kPlaneRows + mine], .norm = terms[2 * core::kPlaneRows + mine]};
+  float inverse_norm = 0.0f;
+  if (args.by == metric::l2) known.square = terms[3 * core::kPlaneRows + mine];
+  if (args.by == metric::cosine) inverse_norm = terms[3 * core::kPlaneRows + mine];
+  const interval_keys keys =
+      keys_of(core::interval_of(args.by, query, known, inverse_norm, static_cast<std::int32_t>(product)), args.by);
+  const auto position = static_cast<std::uint32_t>(row);
+  const std::uint64_t high = core::row_key(keys.high, position);
+  const bool survives = lane % 4 < 2 && row < args.count && high > threshold_of(shared);
+  const unsigned surviving = __ballot_sync(kFullWarp, survives);
+  if (surviving == 0) return 0;
+  std::uint32_t at = 0;
+  if (lane == 0) at = atomicAdd(&shared.survivor_count, static_cast<std::uint32_t>(__popc(surviving)));
+  at = __shfl_sync(kFullWarp, at, 0);
+  if (survives) {
+    survivors_of(args, shared)[at + __popc(surviving & ((1u << lane) - 1))] = high;
+    const std::uint64_t low = core::row_key(keys.low, position);
+    if (keys.low != core::kNanKey && low > my_best) {
+      my_best = low;
+      *reinterpret_cast<volatile std::uint64_t*>(slot_best + mine) = low;
+    }
+  }
+  return at + __popc(surviving);
+}
+
+/// Looks at the latest survivors, once they are many: where too many still reach the threshold, the filter is given up.
+/// Best when the warp has just refreshed the threshold. Where a refresh takes long, as it does when all rows tie, half
+/// of the scan is the limit, and most must have survived: a first threshold may take a quarter of a short scan. One
+/// warp.
+__device__ __forceinline__ void judge_filter(const certified_args& args, certified_shared& shared, int lane,
+                                             std::uint32_t primed, bool refreshed) {
+  std::uint32_t draws = 0;
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  if (lane == 0) {
+    draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
+    from = *reinterpret_cast<volatile std::uint32_t*>(&shared.judged_survivors);
+    to = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
+    const bool is_early = draws < kDrawsToPublish * primed || (!refreshed && draws < args.groups / gridDim.x / 2);
+    if (is_early || to - from < args.pressure || atomicCAS(&shared.judged_survivors, from, to) != from) to = from;
+  }
+  from = __shfl_sync(kFullWarp, from, 0);
+  to = __shfl_sync(kFullWarp, to, 0);
+  if (from == to) return;
+  const survivor_list survivors = survivors_of(args, shared);
+  const std::uint64_t cut = threshold_of(shared);
+  std::uint32_t left = 0;
+#pragma unroll 1
+  for (std::uint32_t i = from + lane; i < to; i += kWarp) left += survivors[i] >= cut;
+  left = __reduce_add_sync(kFullWarp, left);
+  if (lane != 0) return;
+  const std::uint32_t rows = (draws - atomicExch(&shared.judged_draws, draws)) * args.group_blocks * core::kPlaneRows;
+  const std::uint32_t most =
+      refreshed ? rows / kGiveUpShare + kLeftPerResult * args.k / gridDim.x : rows - rows / kGiveUpShare;
+  if (left > most && args.may_read_rows) atomicExch(&shared.reads_rows, 1u);
+}
+
+// ---- scores
+
+/// Scores up to kRowsAtOnce rows: the survivors in `list`, or the rows from `first` on if it is null. Those that reach
+/// the threshold go to the block's list. One warp. @returns how many keys that has, if it has any of these, else 0.
+template <element_type E, bool L2>
+__device__ __noinline__ std::uint32_t score_rows(const certified_args& args, certified_shared& shared,
+                                                 const float* query, const std::uint64_t* list, std::int64_t first,
+                                                 int count) {
+  const int lane = threadIdx.x % kWarp;
+  const auto position_of = [&](int i) { return list ? std::int64_t{core::position_of(list[i])} : first + i; };
+  const unsigned char* rows[kRowsPerLane<E>];
+#pragma unroll
+  for (int r = 0; r < kRowsPerLane<E>; r++) {
+    const int i = r * kRowsPerPass<E> + lane / kLanesPerRow<E>;
+    rows[r] = i < count ? args.rows + position_of(i) * args.row_stride_bytes : nullptr;
+  }
+  const int mine = scored_row<E>(lane);
+  const std::int64_t position = mine < count ? position_of(mine) : 0;
+  const float inverse_norm = args.inverse_norms ? args.inverse_norms[position] : 0.0f;
+  partial_sums<E> sums = {};
+  sums_from_global<E, L2>(rows, args.row_stride_bytes, reinterpret_cast<const float4*>(query), lane, sums);
+  const float score = score_of(finish_sums<kLanesPerRow<E>, kRowsPerLane<E>>(sums, lane), args.by,
+                               shared.query_inverse_norm, inverse_norm);
+  const std::uint64_t key = core::row_key(core::score_key(score, args.by), static_cast<std::uint32_t>(position));
+  if (!leads_scored_row<E>(lane) || mine >= count || key < threshold_of(shared)) return 0;
+  const std::uint32_t at = atomicAdd(&shared.list_count, 1u);
+  list_of(args, shared)[at] = key;
+  if (!list) {  // a survivor may be published already, by its interval
+    volatile std::uint64_t* best = shared.slot_best + threadIdx.x / kWarp * core::kPlaneRows + mine;
+    if (key > *best) *best = key;
+  }
+  return at + 1;
+}
+
+}  // namespace shortlist::cuda

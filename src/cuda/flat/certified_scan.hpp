@@ -1,0 +1,46 @@
+// One query against a plane, certified: a scan of the plane, scores of its survivors, and the scan's merge. See
+// certified_scan.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/backend.hpp"
+#include "cuda/flat/captured_scan.hpp"
+#include "cuda/flat/certified_counters.hpp"
+#include "cuda/flat/scan.hpp"
+
+namespace shortlist::cuda {
+
+inline constexpr std::int64_t kCertifiedScanMaxQueries = 1;
+inline constexpr std::int64_t kCertifiedScanMaxK = kScanMaxK;
+/// The largest dim whose query, and its codes, fit a block's shared memory beside the ring.
+inline constexpr std::int64_t kCertifiedScanMaxDim = 16384;
+
+/// Device bytes that the scan works in, for corpora of up to max_rows.
+std::int64_t certified_scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors);
+
+/// Once per GPU, before its first scan.
+void prepare_certified_scan();
+
+/// Searches one query, in device memory: `request.query_count` is 1. Two launches, asynchronous, can be captured.
+/// The workspace is zeroed once, when it is made; every search leaves it as it found it, but for the counters.
+void launch_certified_scan(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
+                           const core::flat_request& request, int multiprocessors);
+
+/// The same two launches as one graph, for queries from the host; see scan_graph.
+class certified_scan_graph {
+ public:
+  certified_scan_graph(void* workspace, int multiprocessors);
+
+  /// `host_query` is read before the call returns and travels as a kernel parameter (dim <= kScanParameterDim).
+  void launch(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus, const core::flat_request& request,
+              const float* host_query, completion_flag done);
+
+ private:
+  int multiprocessors_;
+  captured_scan launches_;
+};
+
+}  // namespace shortlist::cuda

@@ -1,0 +1,75 @@
+// How the scans of one query lay out their workspace, and what they tell the merge.
+#pragma once
+
+#include <algorithm>
+
+#include "core/backend.hpp"
+#include "cuda/flat/captured_scan.hpp"
+#include "cuda/flat/scan.hpp"
+#include "cuda/flat/scan_search.cuh"
+
+namespace shortlist::cuda {
+
+/// Offsets of a workspace's parts, in bytes; a scan_control comes first.
+struct scan_workspace {
+  std::int64_t published;
+  std::int64_t slot_counts;
+  std::int64_t slots;
+  std::int64_t spill;
+
+  /// What a workspace with a spill of so many keys takes.
+  std::int64_t bytes_with_spill(std::int64_t keys) const { return spill + (keys * 8 + 255) / 256 * 256; }
+};
+
+inline std::int64_t slot_capacity_of(std::int64_t k) { return 2 * k + kScanThreads; }
+
+inline scan_workspace layout_of(std::int64_t k, int blocks) {
+  const auto aligned = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  scan_workspace at{};
+  at.published = aligned(sizeof(scan_control));
+  at.slot_counts = at.published + aligned(std::int64_t{8} * blocks * kMaxPublished);
+  at.slots = at.slot_counts + aligned(std::int64_t{4} * blocks);
+  at.spill = at.slots + aligned(8 * blocks * slot_capacity_of(std::min(k, kScanMaxK)));
+  return at;
+}
+
+/// A search but for what a scan decides: spill_capacity, warps and warp_rows.
+inline scan_search search_of(void* workspace, const core::flat_corpus& corpus, const core::flat_request& request,
+                             int blocks) {
+  auto* base = static_cast<unsigned char*>(workspace);
+  const scan_workspace at = layout_of(request.k, blocks);
+  scan_search search{};
+  search.query = request.queries;
+  search.control = reinterpret_cast<scan_control*>(base);
+  search.published = reinterpret_cast<unsigned long long*>(base + at.published);
+  search.slot_counts = reinterpret_cast<std::uint32_t*>(base + at.slot_counts);
+  search.slots = reinterpret_cast<std::uint64_t*>(base + at.slots);
+  search.spill = reinterpret_cast<std::uint64_t*>(base + at.spill);
+  search.count = static_cast<std::uint32_t>(corpus.count);
+  search.dim = static_cast<std::int32_t>(corpus.dim);
+  search.k = static_cast<std::int32_t>(request.k);
+  search.publish = request.k <= 16 ? 2 : request.k <= 128 ? 4 : kMaxPublished;
+  search.slot_capacity = static_cast<std::int32_t>(slot_capacity_of(request.k));
+  search.by = corpus.metric;
+  return search;
+}
+
+inline merge_args merge_of(const scan_search& search, const core::flat_corpus& corpus,
+                           const core::flat_request& request, completion_flag done, int blocks) {
+  return {.ids = corpus.ids,
+          .scores = request.scores,
+          .labels = request.ids,
+          .control = search.control,
+          .published = search.published,
+          .slot_counts = search.slot_counts,
+          .slots = search.slots,
+          .done_word = done.word,
+          .done_value = done.value,
+          .blocks = blocks,
+          .publish = search.publish,
+          .k = search.k,
+          .slot_capacity = search.slot_capacity,
+          .by = search.by};
+}
+
+}  // namespace shortlist::cuda
