@@ -177,16 +177,22 @@ constexpr std::int64_t kMaxTile = 256;
 constexpr std::int64_t kMaxSegments = 512;  // two blocks of the filter on each multiprocessor
 
 /// Places of a segment: its share, and more than a random one needs beyond it.
-std::int64_t segment_capacity(std::int64_t k, std::int64_t segments) {
-  if (const auto forced = core::forced_survivors()) return 1 + (k + *forced) / segments;
+std::int64_t segment_places(std::int64_t k, std::int64_t segments) {
   const std::int64_t share = std::max(kListRows, kListRowsPerK * k) / segments;
   return share + 5 * static_cast<std::int64_t>(std::sqrt(static_cast<double>(share))) + 8;
+}
+
+/// Those of them that a search uses: a workspace does not depend on what tests force.
+std::int64_t segment_capacity(std::int64_t k, std::int64_t segments) {
+  const std::int64_t places = segment_places(k, segments);
+  const auto forced = core::forced_survivors();
+  return forced ? std::min(places, 1 + (k + *forced) / segments) : places;
 }
 
 /// Places of all candidates of a batch. Only few queries have so many segments each.
 std::int64_t candidate_places(std::int64_t batch, std::int64_t k) {
   const auto places = [&](std::int64_t queries, std::int64_t segments) {
-    return queries * segments * segment_capacity(k, segments);
+    return queries * segments * segment_places(k, segments);
   };
   return std::max(places(std::min(batch, kFewQueries), kMaxSegments), places(batch, kMaxSegments / 2));
 }
