@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "conformance/either_device.hpp"
 #include "conformance/harness.hpp"
 
 namespace shortlist::conformance {
@@ -31,10 +32,8 @@ matrix_view<const float> part_of(const dataset& data, std::int64_t first, std::i
 class OnGpu : public testing::Test {
  protected:
   void SetUp() override {
-    const std::vector<device> all = device::all();
-    const auto gpu =
-        std::find_if(all.begin(), all.end(), [](const device& d) { return d.kind() == device_kind::cuda; });
-    if (gpu == all.end()) GTEST_SKIP() << "no GPU";
+    const std::optional<device> gpu = first_device("cuda");
+    if (!gpu) GTEST_SKIP() << "no GPU";
     where_ = *gpu;
   }
   device where_ = device::cpu();

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "conformance/either_device.hpp"
 #include "conformance/harness.hpp"
 
 namespace shortlist::conformance {
@@ -53,19 +54,7 @@ std::vector<std::int64_t> shuffled_ids(std::int64_t rows) {
   return ids;
 }
 
-/// Runs on the CPU and on the first GPU; without one, the GPU's half is skipped.
-class OnDevice : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (std::string(GetParam()) == "cpu") return;
-    const std::vector<device> all = device::all();
-    const auto gpu =
-        std::find_if(all.begin(), all.end(), [](const device& d) { return d.kind() == device_kind::cuda; });
-    if (gpu == all.end()) GTEST_SKIP() << "no GPU";
-    where_ = *gpu;
-  }
-  device where_ = device::cpu();
-};
+class OnDevice : public EitherDevice {};
 
 INSTANTIATE_TEST_SUITE_P(Devices, OnDevice, testing::Values("cpu", "cuda"),
                          [](const auto& test) { return std::string(test.param); });

@@ -1,14 +1,9 @@
 // What the files of sampling's tests share: the fixture that runs a test on each kind of device.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cstddef>
-#include <string>
-#include <vector>
 
-#include "shortlist/device.hpp"
+#include "conformance/either_device.hpp"
 
 namespace shortlist::conformance {
 
@@ -19,17 +14,6 @@ inline constexpr std::size_t kSampleStep = 4;
 inline constexpr std::size_t kSampleStep = 1;
 #endif
 
-/// Runs on the CPU and on the first GPU; without one, the GPU's half is skipped.
-class SampleOnDevice : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const std::vector<device> all = device::all();
-    const auto found =
-        std::find_if(all.begin(), all.end(), [](const device& one) { return one.name().starts_with(GetParam()); });
-    if (found == all.end()) GTEST_SKIP() << "no GPU";
-    where_ = *found;
-  }
-  device where_ = device::cpu();
-};
+class SampleOnDevice : public EitherDevice {};
 
 }  // namespace shortlist::conformance

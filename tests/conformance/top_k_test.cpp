@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/either_device.hpp"
 #include "conformance/top_k_harness.hpp"
 #include "conformance/top_k_values.hpp"
 
@@ -53,18 +54,7 @@ std::vector<top_k_case> cases_of_this_run() {
   return cases;
 }
 
-/// Runs on the CPU and on the first GPU; without one, the GPU's half is skipped.
-class TopKOnDevice : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const std::vector<device> all = device::all();
-    const auto found =
-        std::find_if(all.begin(), all.end(), [](const device& one) { return one.name().starts_with(GetParam()); });
-    if (found == all.end()) GTEST_SKIP() << "no GPU";
-    where_ = *found;
-  }
-  device where_ = device::cpu();
-};
+class TopKOnDevice : public EitherDevice {};
 INSTANTIATE_TEST_SUITE_P(Devices, TopKOnDevice, testing::Values("cpu", "cuda"),
                          [](const auto& test) { return std::string(test.param); });
 

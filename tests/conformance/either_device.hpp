@@ -1,0 +1,34 @@
+// Tests that run on the CPU and on a GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "shortlist/device.hpp"
+
+namespace shortlist::conformance {
+
+/// The first device of a kind, "cpu" or "cuda", if there is one.
+inline std::optional<device> first_device(std::string_view kind) {
+  const std::vector<device> all = device::all();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const device& d) { return d.name().starts_with(kind); });
+  if (found == all.end()) return std::nullopt;
+  return *found;
+}
+
+/// Runs on the first device of the parameter's kind; without a GPU, its half is skipped.
+class EitherDevice : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::optional<device> found = first_device(GetParam());
+    if (!found) GTEST_SKIP() << "no GPU";
+    where_ = *found;
+  }
+  device where_ = device::cpu();
+};
+
+}  // namespace shortlist::conformance
