@@ -587,9 +587,9 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
   const flat_plan plan = plan_flat_search(kind, shape, summary);
   // In double: a shape is any four numbers, and their product need not fit.
   const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.dim);
-  const bool in_batches = shape.queries >= kCertifiedBatchMinQueries && shape.dim <= kCertifiedBatchMaxDim;
-  const bool one_by_one = plan.algorithm == flat_algorithm::scan ||
-                          (plan.algorithm == flat_algorithm::certified && kind == device_kind::cuda && !in_batches);
+  const bool one_by_one =
+      plan.algorithm == flat_algorithm::scan ||
+      (plan.algorithm == flat_algorithm::certified && kind == device_kind::cuda && !goes_in_batches(shape));
   const double passes = one_by_one ? static_cast<double>(shape.queries) : 1.0;
   const bool reads_plane = plan.algorithm == flat_algorithm::certified;
   const bool plane_has_norms = reads_plane && kind == device_kind::cuda;

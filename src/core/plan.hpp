@@ -28,12 +28,17 @@ struct flat_plan {
 };
 
 // What certified search on CUDA devices takes, which the plan and its kernels agree on.
-inline constexpr std::int64_t kCertifiedScanMaxQueries = 1;  // that share one read of the plane
 inline constexpr std::int64_t kCertifiedScanMaxK = 2048;
 inline constexpr std::int64_t kCertifiedScanMaxDim = 16'384;
 inline constexpr std::int64_t kCertifiedBatchMinQueries = 2;  // fewer go through the scan, one after the other
 inline constexpr std::int64_t kCertifiedBatchMaxK = 2048;
 inline constexpr std::int64_t kCertifiedBatchMaxDim = 12'288;
+
+/// Whether a certified search of this shape goes in batches, which read the plane once for many queries.
+constexpr bool goes_in_batches(const search_shape& shape) {
+  return shape.queries >= kCertifiedBatchMinQueries && shape.k <= kCertifiedBatchMaxK &&
+         shape.dim <= kCertifiedBatchMaxDim;
+}
 
 /// Rows, of those of the shape, whose score a certified search is expected to compute for each query: docs/certified.md
 /// has the model. Of an empty summary nothing is known, and codes as good as those of normal rows are assumed.

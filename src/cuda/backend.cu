@@ -66,9 +66,8 @@ struct cuda_scratch final : core::scratch {
   std::int64_t device_allocations() const noexcept override { return allocations; }
 };
 
-// The plan knows what the kernels take.
-static_assert(core::kCertifiedScanMaxQueries == kCertifiedScanMaxQueries);
-static_assert(core::kCertifiedScanMaxK == kCertifiedScanMaxK && core::kCertifiedScanMaxDim == kCertifiedScanMaxDim);
+// The plan knows what the merge of a scan takes.
+static_assert(core::kCertifiedScanMaxK == kScanMaxK);
 
 constexpr std::int64_t kFlagBytes = 64;  // a cache line of its own
 
@@ -321,10 +320,10 @@ class cuda_backend final : public core::backend {
   }
 
   core::flat_algorithm algorithm_of(const core::flat_corpus& corpus, const core::flat_request& request) const {
-    const core::flat_algorithm chosen =
-        core::choose_flat_algorithm(device_kind::cuda, core::shape_of(corpus, request), corpus.summary);
+    const search_shape shape = core::shape_of(corpus, request);
+    const core::flat_algorithm chosen = core::choose_flat_algorithm(device_kind::cuda, shape, corpus.summary);
     const bool can_scan = request.k <= kScanMaxK && corpus.dim <= kScanMaxDim;
-    if (chosen == core::flat_algorithm::certified && goes_in_batch(corpus, request) && !has_batches())
+    if (chosen == core::flat_algorithm::certified && core::goes_in_batches(shape) && !has_batches())
       return request.query_count <= kQueriesOneByOne ? chosen : core::flat_algorithm::tiles;
     return can_scan ? chosen : core::flat_algorithm::tiles;  // also where the scan was forced
   }
@@ -344,16 +343,12 @@ class cuda_backend final : public core::backend {
     }
   }
 
-  static bool goes_in_batch(const core::flat_corpus& corpus, const core::flat_request& request) {
-    return request.query_count >= core::kCertifiedBatchMinQueries && request.k <= core::kCertifiedBatchMaxK &&
-           corpus.dim <= core::kCertifiedBatchMaxDim;
-  }
   bool has_batches() const { return has_certified_batch(properties_.major); }
 
   /// The kernels of certified search, by the number of queries.
   void run_certified(cudaStream_t stream, cuda_scratch& scratch, const core::flat_corpus& corpus,
                      const core::flat_request& request) {
-    if (goes_in_batch(corpus, request) && has_batches()) {
+    if (core::goes_in_batches(core::shape_of(corpus, request)) && has_batches()) {
       launch_certified_batch(stream, scratch.certified_batch.get(), scratch.tiles.get(), scratch.tiles.bytes(), corpus,
                              request, properties_.multiProcessorCount);
       return;

@@ -41,7 +41,6 @@ constexpr std::int64_t kListRowsPerK = 32;
 constexpr std::int64_t kScoredRows = 4096;  // rows of a query whose scores are computed, at most
 constexpr std::int64_t kScoredRowsPerK = 12;
 constexpr std::int64_t kFewInFull = 64;  // queries that are searched in full together
-constexpr float kLeastScale = 0x1p-50f;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -257,7 +256,6 @@ void search_batch(cudaStream_t stream, batch_memory memory, void* tiles, std::in
   batch.targets = memory.targets;
   batch.count = static_cast<std::int32_t>(queries);
   batch.tile = column_tile(request.query_count, corpus.dim);
-  batch.dim = static_cast<std::int32_t>(corpus.dim);
 
   memory.candidates.segments = count_segments(corpus, batch, multiprocessors);
   memory.candidates.capacity = static_cast<std::int32_t>(segment_capacity(request.k, memory.candidates.segments));

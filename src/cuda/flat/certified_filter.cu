@@ -150,6 +150,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
   }
 }
 
+/// How many row tiles a choice visits of a corpus.
+std::int64_t tiles_visited(std::int64_t rows, tile_choice choice) {
+  const std::int64_t tiles = (rows + kFilterRows - 1) / kFilterRows;
+  return (tiles + choice.every - 1) / choice.every;
+}
+
 filter_args args_of(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice) {
   const core::fragment_layout layout(corpus.dim, corpus.metric);
   filter_args args{};
@@ -204,11 +210,6 @@ int widest_column_tile(std::int64_t dim) {
   if (shared_bytes<128>(chunks) <= kMaxShared) return 128;
   if (shared_bytes<64>(chunks) <= kMaxShared) return 64;
   return shared_bytes<16>(chunks) <= kMaxShared ? 16 : 0;
-}
-
-std::int64_t tiles_visited(std::int64_t rows, tile_choice choice) {
-  const std::int64_t tiles = (rows + kFilterRows - 1) / kFilterRows;
-  return (tiles + choice.every - 1) / choice.every;
 }
 
 sample_plan plan_filter_sample(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice,

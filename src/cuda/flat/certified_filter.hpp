@@ -32,7 +32,6 @@ struct filter_batch {
   const float* targets = nullptr;            ///< [padded to whole tiles] the merits to be reached
   std::int32_t count = 0;                    ///< queries
   std::int32_t tile = 0;                     ///< columns of a tile: one of kColumnTiles
-  std::int32_t dim = 0;
 };
 
 /// Which row tiles of kFilterRows rows a launch visits: every `every`-th.
@@ -40,6 +39,7 @@ struct tile_choice {
   std::uint32_t every = 1;
 };
 
+inline constexpr float kLeastScale = 0x1p-50f;  ///< rows of smaller scales pass untested, queries are searched in full
 inline constexpr int kFilterRows = 64;
 inline constexpr std::uint32_t kMaxMerged = 4;  ///< tiles whose maxima become one, at most
 inline constexpr int kColumnTiles[] = {16, 64, 128, 256};
@@ -57,9 +57,6 @@ std::int32_t count_segments(const core::flat_corpus& corpus, const filter_batch&
 
 /// The widest tile of columns that fits shared memory at this dim; 0 if none does.
 int widest_column_tile(std::int64_t dim);
-
-/// How many row tiles a choice visits of a corpus.
-std::int64_t tiles_visited(std::int64_t rows, tile_choice choice);
 
 /// How a sample of rows becomes maxima of groups of them: up to `merged` tiles' blocks of 16 rows at a time.
 struct sample_plan {

@@ -23,7 +23,6 @@ constexpr float kOrigin = 12582912.0f;            // 1.5 x 2^23
 constexpr std::int32_t kOriginBits = 0x4B400000;  // its bits
 constexpr float kTameValue = -kOrigin / 2;        // what is asked, above it, keeps sums with the origin positive
 constexpr float kPaddedOrigin = kOrigin - 4.0f;   // pays for roundings; see docs/certified.md
-constexpr float kLeastScale = 0x1p-50f;           // rows of smaller scales are kept without a test
 constexpr float kLeastUnit = 0x1p-126f;           // whatever is asked of such a row, it comes to less than 4
 
 struct filter_args {

@@ -13,19 +13,16 @@
 
 namespace shortlist::cuda {
 
-inline constexpr std::int64_t kCertifiedScanMaxQueries = 1;
-inline constexpr std::int64_t kCertifiedScanMaxK = kScanMaxK;
-/// The largest dim whose query, and its codes, fit a block's shared memory beside the ring.
-inline constexpr std::int64_t kCertifiedScanMaxDim = 16384;
-
 /// Device bytes that the scan works in, for corpora of up to max_rows.
 std::int64_t certified_scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors);
 
 /// Once per GPU, before its first scan.
 void prepare_certified_scan();
 
-/// Searches one query, in device memory: `request.query_count` is 1. Two launches, asynchronous, can be captured.
-/// The workspace is zeroed once, when it is made; every search leaves it as it found it, but for the counters.
+/// Searches one query, in device memory: `request.query_count` is 1, k at most core::kCertifiedScanMaxK, dim at most
+/// core::kCertifiedScanMaxDim, whose query and codes fit a block's shared memory beside the ring. Two launches,
+/// asynchronous, can be captured. The workspace is zeroed once, when it is made; every search leaves it as it found it,
+/// but for the counters.
 void launch_certified_scan(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
                            const core::flat_request& request, int multiprocessors);
 
