@@ -42,6 +42,12 @@ class io_error : public error {
   using error::error;
 };
 
+/// A progress callback asked for the end of the call; nothing was changed.
+class cancelled : public error {
+ public:
+  using error::error;
+};
+
 /// The CUDA runtime or a kernel reported a failure.
 class cuda_error : public error {
  public:

@@ -93,6 +93,8 @@ class scratch {
 
 enum class copy_kind : std::uint8_t { host_to_device, device_to_host, device_to_device };
 
+class ivf_pq_ops;
+
 class backend {
  public:
   virtual ~backend() = default;
@@ -146,6 +148,9 @@ class backend {
   // Sampling.
   /// Asynchronous on `stream`, can be captured.
   virtual void sample(void* stream, const sample_request& request) = 0;
+
+  /// What IVF-PQ indexes ask; see core/ivf_pq.hpp.
+  virtual ivf_pq_ops& ivf_pq() = 0;
 };
 
 /// The backend of a device; one object per device for the life of the process.

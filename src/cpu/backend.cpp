@@ -10,6 +10,7 @@
 #include "cpu/flat/certified.hpp"
 #include "cpu/flat/search.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/ivf_pq/ops.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/sample/sample.hpp"
@@ -102,6 +103,8 @@ class backend final : public core::backend {
   }
 
   void sample(void*, const core::sample_request& request) override { cpu::sample(request); }
+
+  core::ivf_pq_ops& ivf_pq() override { return cpu::ivf_pq(); }
 };
 
 }  // namespace

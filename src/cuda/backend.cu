@@ -22,6 +22,7 @@
 #include "cuda/flat/plane_summary.hpp"
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/tiles.hpp"
+#include "cuda/ivf_pq/ops.hpp"
 #include "cuda/runtime/check.cuh"
 #include "cuda/runtime/memory.cuh"
 #include "cuda/runtime/stream_memory.cuh"
@@ -237,6 +238,11 @@ class cuda_backend final : public core::backend {
                        properties_.multiProcessorCount);
   }
 
+  core::ivf_pq_ops& ivf_pq() override {
+    std::call_once(ivf_pq_made_, [&] { ivf_pq_ = make_ivf_pq_ops(*this, ordinal_); });
+    return *ivf_pq_;
+  }
+
   void flat_search_host(void* stream, core::scratch& memory, const core::flat_corpus& corpus,
                         const core::flat_request& request) override {
     const current_device here(ordinal_);
@@ -395,6 +401,8 @@ class cuda_backend final : public core::backend {
   std::mutex mutex_;
   std::unordered_map<void*, device_memory> on_device_;
   std::unordered_map<void*, mapped_memory> on_host_;
+  std::once_flag ivf_pq_made_;
+  std::unique_ptr<core::ivf_pq_ops> ivf_pq_;
 };
 
 int device_count() {

@@ -15,7 +15,7 @@ struct entry {
 };
 
 /// Raised with every change of core::backend or of this struct.
-inline constexpr int kInterfaceVersion = 4;
+inline constexpr int kInterfaceVersion = 5;
 
 /// The backend's entry, or null with the reason in `why_not`.
 const entry* find(std::string& why_not);
