@@ -1,6 +1,5 @@
 // IVF-PQ on CUDA devices.
 #include "cuda/ivf_pq/ops.hpp"
-
 #include "shortlist/error.hpp"
 
 namespace shortlist::cuda {
