@@ -1,8 +1,8 @@
 // How codes lie in the pages of lists: as the matrix units take rows, so that a scan decodes them in registers.
 //
-// A page holds 32 rows of one list, as two tiles of 16; then a term and the position of each row. Of a tile, lane
-// 4 g + t of a warp holds the codes of rows g and g + 8 for pieces t * lane_pieces and following: whole 32-bit words of
-// the one row, then as many of the other.
+// A page holds 32 rows of one list, as two tiles of 16; then a term and the position of each row, and the list. Of a
+// tile, lane 4 g + t of a warp holds the codes of rows g and g + 8 for pieces t * lane_pieces and following: whole
+// 32-bit words of the one row, then as many of the other.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,10 @@ struct page_layout {
   constexpr std::int64_t codes_bytes() const { return kPageTiles * tile_bytes(); }
   constexpr std::int64_t terms_at() const { return codes_bytes(); }                            ///< fp32 [32]
   constexpr std::int64_t positions_at() const { return codes_bytes() + core::kPageRows * 4; }  ///< uint32 [32]
-  constexpr std::int64_t page_bytes() const { return codes_bytes() + core::kPageRows * 8; }
+  constexpr std::int64_t list_at() const {
+    return codes_bytes() + core::kPageRows * 8;
+  }                                                                     ///< uint32, of any row written
+  constexpr std::int64_t page_bytes() const { return list_at() + 32; }  ///< sectors of memory are 32 bytes
 
   /// Where the code of a piece of a row lies: the byte, and for codes of 4 bits the shift within it.
   struct place {

@@ -151,6 +151,7 @@ struct write_args {
   word_places words;
   std::int32_t terms_at;
   std::int32_t positions_at;
+  std::int32_t list_at;
   std::int32_t dim;
   std::int32_t pieces;
   std::int32_t piece_dim;
@@ -223,6 +224,7 @@ __global__ void __launch_bounds__(kThreads) write_rows_kernel(const __grid_const
       reinterpret_cast<float*>(page + args.terms_at)[row_of_page] = __double2float_rn(term);
       const std::int64_t position = args.positions ? args.positions[row] : args.first_position + row;
       reinterpret_cast<std::uint32_t*>(page + args.positions_at)[row_of_page] = static_cast<std::uint32_t>(position);
+      *reinterpret_cast<std::uint32_t*>(page + args.list_at) = static_cast<std::uint32_t>(args.lists[row]);
     }
   }
   const std::uint32_t bits = __reduce_max_sync(kFullWarp, __float_as_uint(largest));  // they order as the numbers
@@ -371,6 +373,7 @@ void launch_write_rows(cudaStream_t stream, const core::ivf_pq_model& model, con
                         .words = word_places(layout),
                         .terms_at = static_cast<std::int32_t>(layout.terms_at()),
                         .positions_at = static_cast<std::int32_t>(layout.positions_at()),
+                        .list_at = static_cast<std::int32_t>(layout.list_at()),
                         .dim = static_cast<std::int32_t>(shape.dim),
                         .pieces = static_cast<std::int32_t>(shape.pieces),
                         .piece_dim = static_cast<std::int32_t>(shape.piece_dim),
