@@ -1,11 +1,113 @@
-// IVF-PQ on CUDA devices.
+// IVF-PQ on CUDA devices: the table of its ops.
+#include "cuda/ivf_pq/encode.hpp"
+#include "cuda/ivf_pq/means.hpp"
 #include "cuda/ivf_pq/ops.hpp"
+#include "cuda/ivf_pq/page_layout.hpp"
+#include "cuda/ivf_pq/pages.hpp"
+#include "cuda/ivf_pq/rows.hpp"
+#include "cuda/runtime/check.cuh"
 #include "shortlist/error.hpp"
 
 namespace shortlist::cuda {
+namespace {
 
-std::unique_ptr<core::ivf_pq_ops> make_ivf_pq_ops(core::backend&, int) {
-  throw unsupported("IVF-PQ is not there yet on CUDA devices");
+cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+[[noreturn]] void throw_no_search() { throw unsupported("searching an IVF-PQ index is not there yet on CUDA devices"); }
+
+class ivf_pq_on_gpu final : public core::ivf_pq_ops {
+ public:
+  explicit ivf_pq_on_gpu(int ordinal) : ordinal_(ordinal) {}
+
+  std::int64_t prepared_bytes(const core::ivf_pq_shape&) const noexcept override { return 0; }
+  void prepare(void*, const core::ivf_pq_model&, std::byte*) override { throw_no_search(); }
+
+  std::vector<std::int64_t> rows_not_finite(void* stream, const any_matrix_view& rows, std::int64_t limit) override {
+    const current_device here(ordinal_);
+    return find_rows_not_finite(native(stream), rows, limit);
+  }
+
+  void take_rows(void* stream, metric by, const float* rotation, const any_matrix_view& rows, float* out) override {
+    const current_device here(ordinal_);
+    launch_take_rows(native(stream), by, rotation, rows, out);
+  }
+
+  void residuals(void* stream, const core::ivf_pq_shape& shape, const float* rows, std::int64_t n,
+                 const std::int64_t* lists, const float* centroids, std::int64_t centroid_stride, float* out) override {
+    const current_device here(ordinal_);
+    launch_residuals(native(stream), shape, rows, n, lists, centroids, centroid_stride, out);
+  }
+
+  void encode(void* stream, const core::ivf_pq_shape& shape, const float* codebook, const float* residuals,
+              std::int64_t n, std::uint8_t* codes) override {
+    const current_device here(ordinal_);
+    launch_encode(native(stream), shape, codebook, residuals, n, codes);
+  }
+
+  void add_to_means(void* stream, const float* rows, std::int64_t n, std::int64_t dim, const std::int64_t* group_of,
+                    int scale, std::int64_t* sums, std::int64_t* counts) override {
+    const current_device here(ordinal_);
+    launch_add_to_means(native(stream), rows, n, dim, group_of, scale, sums, counts);
+  }
+
+  void add_to_codewords(void* stream, const core::ivf_pq_shape& shape, const float* residuals, std::int64_t n,
+                        const std::uint8_t* codes, int scale, std::int64_t* sums, std::int64_t* counts) override {
+    const current_device here(ordinal_);
+    launch_add_to_codewords(native(stream), shape, residuals, n, codes, scale, sums, counts);
+  }
+
+  std::int64_t page_bytes(const core::ivf_pq_shape& shape) const noexcept override {
+    return page_layout(shape).page_bytes();
+  }
+
+  void clear_pages(void* stream, const core::ivf_pq_shape& shape, std::byte* pages, std::int64_t first,
+                   std::int64_t count) override {
+    const current_device here(ordinal_);
+    launch_clear_pages(native(stream), shape, pages, first, count);
+  }
+
+  void place_rows(void* stream, const std::int64_t* lists, std::int64_t n, std::int64_t nlist, std::uint32_t* counts,
+                  std::uint32_t* places) override {
+    const current_device here(ordinal_);
+    launch_place_rows(native(stream), lists, n, nlist, counts, places);
+  }
+
+  void write_rows(void* stream, const core::ivf_pq_model& model, const core::ivf_pq_lists& to,
+                  const std::uint32_t* sizes_before, const std::int64_t* lists, const std::uint32_t* places,
+                  const std::uint8_t* codes, std::int64_t n, std::int64_t first_position,
+                  const std::uint32_t* positions) override {
+    const current_device here(ordinal_);
+    launch_write_rows(native(stream), model, to, sizes_before, lists, places, codes, n, first_position, positions);
+  }
+
+  void read_rows(void* stream, const core::ivf_pq_shape& shape, const core::ivf_pq_lists& lists,
+                 const std::int64_t* list_starts, std::int64_t first, std::int64_t n, std::uint8_t* codes,
+                 std::uint32_t* positions) override {
+    const current_device here(ordinal_);
+    launch_read_rows(native(stream), shape, lists, list_starts, first, n, codes, positions);
+  }
+
+  std::unique_ptr<core::scratch> make_scratch(const core::ivf_pq_model&, const core::ivf_pq_lists&,
+                                              const core::ivf_pq_limits&) override {
+    throw_no_search();
+  }
+  void search(void*, core::scratch&, const core::ivf_pq_model&, const core::ivf_pq_lists&,
+              const core::ivf_pq_request&) override {
+    throw_no_search();
+  }
+  void search_host(void*, core::scratch&, const core::ivf_pq_model&, const core::ivf_pq_lists&,
+                   const core::ivf_pq_request&) override {
+    throw_no_search();
+  }
+
+ private:
+  int ordinal_;
+};
+
+}  // namespace
+
+std::unique_ptr<core::ivf_pq_ops> make_ivf_pq_ops(core::backend&, int ordinal) {
+  return std::make_unique<ivf_pq_on_gpu>(ordinal);
 }
 
 }  // namespace shortlist::cuda

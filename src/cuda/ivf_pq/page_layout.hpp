@@ -50,15 +50,20 @@ struct page_layout {
   };
   constexpr place place_of(std::int64_t row, std::int64_t piece) const {
     const std::int64_t per_word = 32 / code_bits;
-    const std::int64_t lane = row % 8 * kLanesOfRow + piece / lane_pieces;
     const std::int64_t i = piece % lane_pieces;
-    const std::int64_t word = row % kTileRows / 8 * (lane_words / 2) + i / per_word;
-    const std::int64_t in_tile = (word / plane_words * kWarpLanes + lane) * plane_words + word % plane_words;
-    const std::int64_t at = row / kTileRows * tile_bytes() + in_tile * 4;
+    const std::int64_t at = word_at(row, piece / lane_pieces, i / per_word);
     if (code_bits == 8) return {at + i % 4, 0};
     // A word masked by 0x000F000F, after 4 j places to the right, is the codes of pieces 2 j and 2 j + 1.
     const std::int64_t nibble = i % 2 * 4 + i % 8 / 2;
     return {at + nibble / 2, static_cast<int>(nibble % 2 * 4)};
+  }
+
+  /// Where a word of codes lies: word `i` of those that lane `lane_of_row` of the row's lanes holds of the row.
+  constexpr std::int64_t word_at(std::int64_t row, std::int64_t lane_of_row, std::int64_t i) const {
+    const std::int64_t lane = row % 8 * kLanesOfRow + lane_of_row;
+    const std::int64_t word = row % kTileRows / 8 * (lane_words / 2) + i;
+    const std::int64_t in_tile = (word / plane_words * kWarpLanes + lane) * plane_words + word % plane_words;
+    return row / kTileRows * tile_bytes() + in_tile * 4;
   }
 };
 
