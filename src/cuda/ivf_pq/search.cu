@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/exact_search.hpp"
 #include "cuda/ivf_pq/filter_answer.hpp"
 #include "cuda/ivf_pq/search.hpp"
@@ -43,7 +44,8 @@ std::int64_t sampled_lists(std::int64_t by_code, std::int64_t nprobe) {
 }
 
 bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
-  return has_filter(shape) && by_code <= kFilterMaxRows && sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code;
+  return !core::decodes_all_rows() && has_filter(shape) && by_code <= kFilterMaxRows &&
+         sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code;
 }
 
 /// Items of a pass, at most: a list's pairs make groups, of which all but one are full.
@@ -254,14 +256,6 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   launch_exact_search(stream, exact);
 }
 
-int multiprocessors_of_current() {
-  int ordinal = 0;
-  int count = 0;
-  check(cudaGetDevice(&ordinal), "reading the current GPU");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal), "reading the GPU's properties");
-  return count;
-}
-
 }  // namespace
 
 decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists) {
@@ -310,9 +304,8 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
 
 void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, core::scratch& memory,
                    const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                   const core::ivf_pq_request& request) {
+                   const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
-  const int multiprocessors = multiprocessors_of_current();
   for (std::int64_t first = 0; first < request.query_count; first += scratch.batch) {
     core::ivf_pq_request part = request;
     part.query_count = std::min(scratch.batch, request.query_count - first);
@@ -325,7 +318,7 @@ void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops
 
 void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, core::scratch& memory,
                       const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                      const core::ivf_pq_request& request) {
+                      const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
   const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
   auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // the first that is carved
@@ -341,7 +334,7 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
                             static_cast<std::size_t>(part.query_count), cudaMemcpyHostToDevice, stream),
           "sending queries to the GPU");
     if (request.stats) check(cudaMemsetAsync(counters, 0, 2 * sizeof *counters, stream), "clearing the counters");
-    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors_of_current());
+    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors);
     const auto entries = static_cast<std::size_t>(part.query_count * request.k);
     check(cudaMemcpyAsync(request.scores + first * request.k, part.scores, entries * sizeof(float),
                           cudaMemcpyDeviceToHost, stream),
