@@ -1,54 +1,23 @@
-// IVF-PQ search on the CPU: lists by a flat search over the centroids, then each query's rows on one core.
+// IVF-PQ search on the CPU: the lists of queries by a flat search over the centroids, then their rows.
 //
-// Keys of rows order them completely, so that neither the lists' order nor the split over cores can be seen.
+// A query's lists pass the filter best first, so that its limit is low early; a batch is spread over cores by queries,
+// one query by lists. Keys of rows order them completely: neither the order of lists nor the split can be seen.
 #include "cpu/flat/search.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <limits>
+#include <new>
 
-#include "core/order.hpp"
 #include "core/plan.hpp"
 #include "core/score.hpp"
-#include "cpu/flat/kernels.hpp"
-#include "cpu/ivf_pq/layout.hpp"
-#include "cpu/ivf_pq/scratch.hpp"
+#include "cpu/ivf_pq/candidates.hpp"
 
 namespace shortlist::cpu {
 namespace {
 
-constexpr auto kFloat = static_cast<std::size_t>(element_type::f32);
-
-/// The best rows found so far: cut back to `wanted` when they fill their room, after which only better ones are let in.
-class best_rows {
- public:
-  best_rows(std::uint64_t* keys, std::int64_t wanted) : keys_(keys), wanted_(wanted), room_(key_capacity(wanted)) {}
-
-  void add(std::uint64_t key) {
-    keys_[size_] = key;
-    size_ += key > least_ ? 1 : 0;
-    if (size_ == room_) cut();
-  }
-  void cut() {
-    if (size_ <= wanted_) return;
-    std::nth_element(keys_, keys_ + wanted_ - 1, keys_ + size_, std::greater<>());
-    size_ = wanted_;
-    if (wanted_ > 0) least_ = keys_[wanted_ - 1];
-  }
-  std::uint64_t* keys() { return keys_; }
-  std::int64_t size() const { return size_; }
-  /// A key that `wanted` rows reach, or kNoRow.
-  std::uint64_t least() const { return least_; }
-
- private:
-  std::uint64_t* keys_;
-  std::int64_t wanted_;
-  std::int64_t room_;
-  std::int64_t size_ = 0;
-  std::uint64_t least_ = core::kNoRow;
-};
-
-/// Queries as given, and as lists and codes are compared with them.
+/// Rows of queries: the caller's, or turned ones.
 struct query_rows {
   const float* data = nullptr;
   std::int64_t stride = 0;
@@ -64,55 +33,68 @@ class searcher {
         shape_(model.shape),
         lists_(lists),
         request_(request),
-        kernels_(current_flat_kernels()),
-        layout_(model.shape),
-        looked_for_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
-        kind_(static_cast<std::size_t>(model.shape.metric == metric::l2 ? sum_kind::l2 : sum_kind::dot)) {}
+        scorer_(model, lists),
+        page_bytes_(page_layout(model.shape).bytes()),
+        strips_(page_layout(model.shape).strips),
+        wanted_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
+        room_(candidate_capacity(wanted_, lists.rows)) {}
 
   void search();
 
  private:
-  float* padded_at(int slot) const { return memory_.queries.as<float>() + slot * padded_dim(shape_.dim); }
+  // A slot's memory.
+  float* query_at(int slot) const { return memory_.queries.as<float>() + slot * query_capacity(shape_); }
+  float* decoded_at(int slot) const {
+    return memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim);
+  }
+  best_rows found_at(int slot) const {
+    return {memory_.keys.as<std::uint64_t>() + slot * key_capacity(wanted_), wanted_};
+  }
+  candidate_rows candidates_at(int slot, shared_scan& scan) const {
+    return {scan, memory_.candidates.as<candidate>() + slot * room_, room_, wanted_, decoded_at(slot), found_at(slot)};
+  }
 
   void turn_queries(std::int64_t first, std::int64_t count);
   void probe(std::int64_t first, std::int64_t count);
-  float pad(const float* query, float* padded) const;
+  std::int64_t list_at(std::int64_t q, std::int64_t n) const {
+    return memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
+  }
+  float base_of(const shared_scan& scan, std::int64_t q, std::int64_t n) const;
+  void scan_probe(shared_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows) const;
+  bool takes_all_cores(std::int64_t count) const;
+
   void answer(int slot, std::int64_t first, std::int64_t q);
-  void decode(const std::byte* page, std::int64_t rows, const float* centroid, float* out) const;
-  void score_page(int slot, const std::byte* page, std::int64_t rows, std::int64_t list, float query_inverse_norm,
-                  best_rows& found) const;
-  void refine(int slot, std::int64_t query, best_rows& found) const;
-  void write(std::int64_t query, best_rows& found) const;
+  void answer_on_all_cores(std::int64_t first, std::int64_t q);
+  best_rows decode_all(int slot, const padded_query& query, std::int64_t q);
+  void finish(int slot, std::int64_t query, best_rows& found) const;
 
   ivf_pq_scratch& memory_;
   const core::ivf_pq_model& model_;
   const core::ivf_pq_shape& shape_;
   const core::ivf_pq_lists& lists_;
   const core::ivf_pq_request& request_;
-  const flat_kernels& kernels_;
-  const page_layout layout_;
-  const std::int64_t looked_for_;
-  const std::size_t kind_;
-  query_rows turned_;  // of the group
+  const row_scorer scorer_;
+  const std::int64_t page_bytes_;
+  const std::int64_t strips_;
+  const std::int64_t wanted_;  // rows, by their codes
+  const std::int64_t room_;    // candidates of a slot
+  query_rows turned_;          // of the group
   std::atomic<std::int64_t> decoded_rows_{0};
+  std::atomic<std::int64_t> unfiltered_queries_{0};
 };
 
 /// The group's queries as rows are: with a rotation, turned.
 void searcher::turn_queries(std::int64_t first, std::int64_t count) {
   turned_ = {request_.queries + first * request_.query_stride, request_.query_stride};
   if (model_.rotation == nullptr) return;
-  const std::int64_t dim = shape_.dim;
   float* to = memory_.turned.as<float>();
   std::atomic<std::int64_t> next{0};
   for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), count)), [&](int slot) {
-    float* padded = padded_at(slot);
-    std::fill(padded + dim, padded + padded_dim(dim), core::kQueryPadding);
     for (std::int64_t q = next++; q < count; q = next++) {
-      std::copy_n(turned_.at(q), dim, padded);
-      memory_.rotation().turn(padded, to + q * dim);
+      memory_.rotation().turn(scorer_.pad(turned_.at(q), query_at(slot)).elements, to + q * shape_.dim);
     }
   });
-  turned_ = {to, dim};
+  turned_ = {to, shape_.dim};
 }
 
 /// The lists of the group's queries, best first.
@@ -128,77 +110,86 @@ void searcher::probe(std::int64_t first, std::int64_t count) {
               model_.probes, request);
 }
 
-/// Copies a query, padded; returns its inverse norm under cosine.
-float searcher::pad(const float* query, float* padded) const {
-  const std::int64_t dim = shape_.dim;
-  std::copy_n(query, dim, padded);
-  std::fill(padded + dim, padded + padded_dim(dim), core::kQueryPadding);
-  if (shape_.metric != metric::cosine) return 0.0f;
-  float sums[1 + kSumsSlack];
-  kernels_.square_sums[kFloat]({reinterpret_cast<const std::byte*>(padded), padded_dim(dim) * 4, 1}, dim, sums);
-  return core::inverse_norm(sums[0]);
+/// What the estimates of the rows of a query's n-th list begin at.
+float searcher::base_of(const shared_scan& scan, std::int64_t q, std::int64_t n) const {
+  if (shape_.encodes == encoded::row) {
+    return shape_.metric == metric::l2 ? static_cast<float>(scan.filter.squared_norm()) : 0.0f;
+  }
+  if (shape_.metric == metric::cosine) return -scorer_.dot_with_centroid(scan.query, list_at(q, n));
+  const float score = memory_.probe_scores.as<float>()[q * request_.nprobe + n];
+  return shape_.metric == metric::l2 ? score : -score;
 }
 
-/// What the codes of a page's rows stand for, padded as the score's kernels read rows.
-void searcher::decode(const std::byte* page, std::int64_t rows, const float* centroid, float* out) const {
-  const std::int64_t stride = ivf_pq_scratch::decoded_stride(shape_.dim);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    float* to = out + row * stride;
-    for (std::int64_t piece = 0; piece < shape_.pieces; ++piece) {
-      const float* word =
-          model_.codebook + (piece * shape_.codewords() + layout_.code(page, row, piece)) * shape_.piece_dim;
-      const std::int64_t begin = piece * shape_.piece_dim;
-      const std::int64_t end = std::min(begin + shape_.piece_dim, shape_.dim);
-      for (std::int64_t i = begin; i < end; ++i)
-        to[i] = centroid != nullptr ? centroid[i] + word[i - begin] : word[i - begin];
-    }
-    std::fill(to + shape_.dim, to + stride, core::kRowPadding);
-  }
+void searcher::scan_probe(shared_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows) const {
+  const std::int64_t list = list_at(q, n);
+  rows.scan_list(base_of(scan, q, n), {.pages = lists_.pages,
+                                       .table = lists_.table + lists_.first[list],
+                                       .page_bytes = page_bytes_,
+                                       .strips = strips_,
+                                       .rows = lists_.sizes[list],
+                                       .list = static_cast<std::uint32_t>(list)});
 }
 
-void searcher::score_page(int slot, const std::byte* page, std::int64_t rows, std::int64_t list,
-                          float query_inverse_norm, best_rows& found) const {
-  const std::int64_t stride = ivf_pq_scratch::decoded_stride(shape_.dim);
-  float* decoded = memory_.decoded.as<float>() + slot * core::kPageRows * stride;
-  const float* centroid = nullptr;
-  if (shape_.encodes == encoded::residual) {
-    centroid = reinterpret_cast<const float*>(static_cast<const std::byte*>(model_.assigns.rows) +
-                                              list * model_.assigns.row_stride_bytes);
+/// Every row of the query's lists.
+best_rows searcher::decode_all(int slot, const padded_query& query, std::int64_t q) {
+  best_rows found = found_at(slot);
+  std::int64_t rows = 0;
+  for (std::int64_t n = 0; n < request_.nprobe; ++n) {
+    rows += scorer_.add_list(query, list_at(q, n), decoded_at(slot), found);
   }
-  decode(page, rows, centroid, decoded);
-  float sums[core::kPageRows + kSumsSlack];
-  const row_span span = {reinterpret_cast<const std::byte*>(decoded), stride * 4, rows};
-  kernels_.row_sums[kFloat][kind_](padded_at(slot), span, shape_.dim, sums);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    float score = sums[row];
-    // Rows were divided by their norms before they were encoded: theirs counts as 1.
-    if (shape_.metric == metric::cosine) score = core::cosine_score(score, query_inverse_norm, 1.0f);
-    found.add(core::row_key(core::score_key(score, shape_.metric), page_layout::positions(page)[row]));
-  }
+  found.cut();
+  decoded_rows_ += rows;
+  ++unfiltered_queries_;
+  return found;
 }
 
-/// Puts the scores of the rows as they were added in place of those of their codes.
-void searcher::refine(int slot, std::int64_t query, best_rows& found) const {
-  const core::flat_corpus& kept = lists_.kept;
-  float* padded = padded_at(slot);
-  const float query_inverse_norm = pad(request_.queries + query * request_.query_stride, padded);
-  const auto row_sums = kernels_.row_sums[static_cast<std::size_t>(kept.type)][kind_];
-  for (std::int64_t i = 0; i < found.size(); ++i) {
-    const std::int64_t position = core::position_of(found.keys()[i]);
-    const row_span row = {static_cast<const std::byte*>(kept.rows) + position * kept.row_stride_bytes,
-                          kept.row_stride_bytes, 1};
-    float sums[1 + kSumsSlack];
-    row_sums(padded, row, shape_.dim, sums);
-    float score = sums[0];
-    if (shape_.metric == metric::cosine) {
-      score = core::cosine_score(score, query_inverse_norm, kept.inverse_norms[position]);
-    }
-    found.keys()[i] = core::row_key(core::score_key(score, shape_.metric), static_cast<std::uint32_t>(position));
+/// Query q of the group that begins at `first`.
+void searcher::answer(int slot, std::int64_t first, std::int64_t q) {
+  const padded_query query = scorer_.pad(turned_.at(q), query_at(slot));
+  std::byte* tables = memory_.tables.as<std::byte>() + slot * table_sizes(shape_).bytes();
+  const query_filter filter(model_, lists_, query.elements, query.inverse_norm, tables);
+  if (!filter.can_filter()) {
+    best_rows found = decode_all(slot, query, q);
+    finish(slot, first + q, found);
+    return;
   }
+  shared_scan scan{filter, scorer_, query, std::numeric_limits<float>::infinity()};
+  candidate_rows rows = candidates_at(slot, scan);
+  for (std::int64_t n = 0; n < request_.nprobe; ++n) scan_probe(scan, q, n, rows);
+  rows.finish(request_.refine_ratio > 0);
+  decoded_rows_ += rows.scored();
+  finish(slot, first + q, rows.found());
 }
 
-/// Sorts what was found and writes the k best.
-void searcher::write(std::int64_t query, best_rows& found) const {
+/// The same with the query's lists spread over all cores.
+void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
+  const padded_query query = scorer_.pad(turned_.at(q), query_at(0));
+  const query_filter filter(model_, lists_, query.elements, query.inverse_norm, memory_.tables.as<std::byte>());
+  if (!filter.can_filter()) {
+    best_rows found = decode_all(0, query, q);
+    finish(0, first + q, found);
+    return;
+  }
+  shared_scan scan{filter, scorer_, query, std::numeric_limits<float>::infinity()};
+  static_assert(sizeof(candidate_rows) <= kSlotBytes);
+  auto* rows = memory_.slot_states.as<candidate_rows>();
+  const int slots = static_cast<int>(std::min<std::int64_t>(thread_count(), request_.nprobe));
+  std::atomic<std::int64_t> next{0};
+  for_each_slot(slots, [&](int slot) {
+    candidate_rows& own = *new (rows + slot) candidate_rows(candidates_at(slot, scan));
+    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own);
+  });
+  for (int slot = 1; slot < slots; ++slot) rows[0].join(rows[slot]);
+  rows[0].finish(request_.refine_ratio > 0);
+  decoded_rows_ += rows[0].scored();
+  finish(0, first + q, rows[0].found());
+}
+
+/// Refines what was found, sorts it and writes the k best.
+void searcher::finish(int slot, std::int64_t query, best_rows& found) const {
+  if (request_.refine_ratio > 0) {
+    scorer_.refine(scorer_.pad(request_.queries + query * request_.query_stride, query_at(slot)), found);
+  }
   const std::int64_t count = std::min(found.size(), request_.k);
   std::partial_sort(found.keys(), found.keys() + count, found.keys() + found.size(), std::greater<>());
   float* scores = request_.scores + query * request_.k;
@@ -212,32 +203,21 @@ void searcher::write(std::int64_t query, best_rows& found) const {
   std::fill(ids + count, ids + request_.k, core::kNoId);
 }
 
-/// Query q of the group that begins at `first`.
-void searcher::answer(int slot, std::int64_t first, std::int64_t q) {
-  best_rows found(memory_.keys.as<std::uint64_t>() + slot * key_capacity(looked_for_), looked_for_);
-  const float query_inverse_norm = pad(turned_.at(q), padded_at(slot));
-  std::int64_t decoded = 0;
-  for (std::int64_t n = 0; n < request_.nprobe; ++n) {
-    const std::int64_t list = memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
-    const std::uint32_t* table = lists_.table + lists_.first[list];
-    const std::int64_t rows = lists_.sizes[list];
-    for (std::int64_t row = 0; row < rows; row += core::kPageRows) {
-      const std::byte* page = lists_.pages + table[row / core::kPageRows] * layout_.bytes();
-      score_page(slot, page, std::min(core::kPageRows, rows - row), list, query_inverse_norm, found);
-    }
-    decoded += rows;
-  }
-  found.cut();
-  if (request_.refine_ratio > 0) refine(slot, first + q, found);
-  write(first + q, found);
-  decoded_rows_ += decoded;
+/// Whether a query's lists are worth waking the other cores for, which have no query of their own.
+bool searcher::takes_all_cores(std::int64_t count) const {
+  const std::int64_t rows = lists_.rows / shape_.nlist * request_.nprobe;
+  return count < thread_count() && rows / core::kPageRows * page_bytes_ > kSerialBytes;
 }
 
 void searcher::search() {
-  memory_.reserve(std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, looked_for_, shape_.dim);
+  memory_.reserve(shape_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, wanted_, lists_.rows);
   for (std::int64_t first = 0; first < request_.query_count; first += kMaxQueryGroup) {
     const std::int64_t count = std::min(kMaxQueryGroup, request_.query_count - first);
     probe(first, count);
+    if (takes_all_cores(count)) {
+      for (std::int64_t q = 0; q < count; ++q) answer_on_all_cores(first, q);
+      continue;
+    }
     std::atomic<std::int64_t> next{0};
     for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), count)), [&](int slot) {
       for (std::int64_t q = next++; q < count; q = next++) answer(slot, first, q);
@@ -245,7 +225,7 @@ void searcher::search() {
   }
   if (request_.stats != nullptr) {
     request_.stats->decoded_rows += decoded_rows_;
-    request_.stats->unfiltered_queries += request_.query_count;
+    request_.stats->unfiltered_queries += unfiltered_queries_;
   }
 }
 
