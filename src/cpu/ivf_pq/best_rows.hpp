@@ -28,6 +28,7 @@ class best_rows {
   }
   std::uint64_t* keys() const { return keys_; }
   std::int64_t size() const { return size_; }
+  std::int64_t wanted() const { return wanted_; }
   /// After a cut: a key that `wanted` rows reach, or kNoRow if there are fewer.
   std::uint64_t least() const { return least_; }
 

@@ -12,24 +12,23 @@ constexpr std::int64_t kRowsBetweenCuts = 64;
 /// Above the key of any score: rows that surely belong to the best.
 constexpr std::uint32_t kSureKey = ~0u;
 
-bool by_estimate(const candidate& a, const candidate& b) { return a.estimate < b.estimate; }
+constexpr auto kByEstimate = [](const candidate& a, const candidate& b) { return a.estimate < b.estimate; };
 
 }  // namespace
 
-candidate_rows::candidate_rows(shared_scan& scan, candidate* rows, std::int64_t room, std::int64_t wanted,
-                               float* decoded, best_rows found)
-    : scan_(scan), pending_{.rows = rows}, capacity_(room), wanted_(wanted), decoded_(decoded), found_(found) {
+candidate_rows::candidate_rows(query_scan& scan, candidate* rows, std::int64_t room, best_rows found)
+    : scan_(scan), pending_{.rows = rows}, capacity_(room), wanted_(found.wanted()), found_(found) {
   pending_.room = std::min(capacity_, wanted_ + std::max(wanted_, kRowsBetweenCuts));
 }
 
-void candidate_rows::scan_list(float base, const list_span& list) {
+void candidate_rows::scan_list(float base, const list_span& list, float* decoded) {
   const ivf_pq_kernels& kernels = current_ivf_pq_kernels();
   const std::int64_t pages = divide_up(list.rows, core::kPageRows);
   for (std::int64_t page = 0;;) {
     const list_filter filter = scan_.filter.of_list(base, scan_.limit.load(std::memory_order_relaxed));
     page = kernels.scan_list(filter, list, page, pending_);
     if (page == pages) return;
-    make_room();
+    make_room(decoded);
   }
 }
 
@@ -49,21 +48,21 @@ void candidate_rows::drop_above(float limit) {
 /// Drops what is above the best rows' estimates by more than estimates can be wrong.
 void candidate_rows::cut_by_estimates(double spread) {
   if (found_.size() == 0 && pending_.size > wanted_ && wanted_ > 0) {
-    std::nth_element(pending_.rows, pending_.rows + wanted_ - 1, pending_.rows + pending_.size, by_estimate);
+    std::nth_element(pending_.rows, pending_.rows + wanted_ - 1, pending_.rows + pending_.size, kByEstimate);
     lower_limit(static_cast<double>(pending_.rows[wanted_ - 1].estimate) + spread);
   }
   drop_above(scan_.limit.load(std::memory_order_relaxed));
 }
 
-void candidate_rows::make_room() {
+void candidate_rows::make_room(float* decoded) {
   cut_by_estimates(scan_.filter.steps_bound());
-  if (pending_.size > capacity_ / 2) score_all();
+  if (pending_.size > capacity_ / 2) score_all(decoded);
   pending_.room = std::min(capacity_, pending_.size + std::max(pending_.size, kRowsBetweenCuts) + core::kPageRows);
 }
 
-void candidate_rows::score_all() {
+void candidate_rows::score_all(float* decoded) {
   for (std::int64_t first = 0; first < pending_.size; first += core::kPageRows) {
-    scan_.scorer.add(scan_.query, pending_.rows + first, std::min(core::kPageRows, pending_.size - first), decoded_,
+    scan_.scorer.add(scan_.query, pending_.rows + first, std::min(core::kPageRows, pending_.size - first), decoded,
                      found_);
   }
   scored_ += pending_.size;
@@ -73,11 +72,13 @@ void candidate_rows::score_all() {
   lower_limit(scan_.filter.oriented(found_.least(), scan_.query.inverse_norm) + scan_.filter.bound());
 }
 
-void candidate_rows::join(candidate_rows& other) {
-  std::copy_n(other.pending_.rows, other.pending_.size, pending_.rows + pending_.size);
-  pending_.size += other.pending_.size;
+void candidate_rows::join(const candidate_rows& other, float* decoded) {
   for (std::int64_t i = 0; i < other.found_.size(); ++i) found_.add(other.found_.keys()[i]);
   found_.cut();
+  for (std::int64_t i = 0; i < other.pending_.size; ++i) {
+    if (pending_.size == pending_.room) make_room(decoded);
+    pending_.rows[pending_.size++] = other.pending_.rows[i];
+  }
   scored_ += other.scored_;
 }
 
@@ -85,7 +86,7 @@ void candidate_rows::join(candidate_rows& other) {
 void candidate_rows::keep_sure() {
   float below = std::numeric_limits<float>::infinity();
   if (pending_.size > wanted_) {
-    std::nth_element(pending_.rows, pending_.rows + wanted_, pending_.rows + pending_.size, by_estimate);
+    std::nth_element(pending_.rows, pending_.rows + wanted_, pending_.rows + pending_.size, kByEstimate);
     below = pending_.rows[wanted_].estimate;
   }
   const double spread = 2.0 * scan_.filter.bound();
@@ -97,7 +98,7 @@ void candidate_rows::keep_sure() {
   pending_.size = rest - pending_.rows;
 }
 
-void candidate_rows::finish(bool only_the_set) {
+void candidate_rows::finish(bool only_the_set, float* decoded) {
   cut_by_estimates(scan_.filter.steps_bound());
   for (std::int64_t i = 0; i < pending_.size; ++i) {
     candidate& row = pending_.rows[i];
@@ -105,7 +106,7 @@ void candidate_rows::finish(bool only_the_set) {
   }
   cut_by_estimates(2.0 * scan_.filter.bound());
   if (only_the_set && found_.size() == 0) keep_sure();
-  score_all();
+  score_all(decoded);
 }
 
 }  // namespace shortlist::cpu

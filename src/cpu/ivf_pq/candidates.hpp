@@ -3,32 +3,38 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 #include "cpu/ivf_pq/filter.hpp"
 #include "cpu/ivf_pq/row_scores.hpp"
 
 namespace shortlist::cpu {
 
-/// What the slots that search for one query share.
-struct shared_scan {
-  const query_filter& filter;
+/// A query while its lists are scanned, by one slot or by several.
+struct query_scan {
+  query_scan(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const row_scorer& scores,
+             const padded_query& padded, std::byte* tables)
+      : scorer(scores), query(padded), filter(model, lists, padded.elements, padded.inverse_norm, tables) {}
+
   const row_scorer& scorer;
-  padded_query query;
-  std::atomic<float> limit;  ///< rows whose estimate by steps is above are left out
+  const padded_query query;
+  const query_filter filter;
+  /// Rows whose estimate by steps is above are left out.
+  std::atomic<float> limit{std::numeric_limits<float>::infinity()};
 };
 
 /// A slot's candidates of one query. When they fill their room they are cut by their estimates; if that does not help,
 /// they are scored.
 class candidate_rows {
  public:
-  candidate_rows(shared_scan& scan, candidate* rows, std::int64_t room, std::int64_t wanted, float* decoded,
-                 best_rows found);
+  candidate_rows(query_scan& scan, candidate* rows, std::int64_t room, best_rows found);
 
-  void scan_list(float base, const list_span& list);
-  /// Takes over what another slot has; its memory lies behind this one's.
-  void join(candidate_rows& other);
+  /// `decoded` has room for a page's rows.
+  void scan_list(float base, const list_span& list, float* decoded);
+  /// Takes over what another slot has found for the same query.
+  void join(const candidate_rows& other, float* decoded);
   /// Leaves exactly the best rows in found(): with their scores, unless only the set matters.
-  void finish(bool only_the_set);
+  void finish(bool only_the_set, float* decoded);
 
   best_rows& found() { return found_; }
   /// Rows whose score was computed.
@@ -38,15 +44,14 @@ class candidate_rows {
   void lower_limit(double limit);
   void drop_above(float limit);
   void cut_by_estimates(double spread);
-  void make_room();
-  void score_all();
+  void make_room(float* decoded);
+  void score_all(float* decoded);
   void keep_sure();
 
-  shared_scan& scan_;
+  query_scan& scan_;
   candidate_list pending_;
   std::int64_t capacity_;
   std::int64_t wanted_;
-  float* decoded_;
   best_rows found_;
   std::int64_t scored_ = 0;
 };

@@ -1,9 +1,9 @@
 // IVF-PQ search on the CPU: the lists of queries by a flat search over the centroids, then their rows.
 //
-// A query's lists pass the filter best first, so that its limit is low early; a batch is spread over cores by queries,
-// one query by lists. Keys of rows order them completely: neither the order of lists nor the split can be seen.
-#include "cpu/flat/search.hpp"
-
+// A batch is spread over cores by teams of queries. A team goes through lists one after the other, each list with all
+// of the team's queries that look at it while it lies in a cache; the nearest list of every query comes first, so that
+// limits are low early. One query is spread over cores by its lists. Keys of rows order them completely: neither the
+// order of lists nor the split can be seen.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -37,21 +37,23 @@ class searcher {
         page_bytes_(page_layout(model.shape).bytes()),
         strips_(page_layout(model.shape).strips),
         wanted_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
-        room_(candidate_capacity(wanted_, lists.rows)) {}
+        room_(candidate_capacity(wanted_, lists.rows)),
+        layout_(model.shape, wanted_, lists.rows),
+        team_(layout_.team(std::min(request.query_count, kMaxQueryGroup))) {}
 
   void search();
 
  private:
-  // A slot's memory.
-  float* query_at(int slot) const { return memory_.queries.as<float>() + slot * query_capacity(shape_); }
+  // Memory of a slot, and of query t of its team.
   float* decoded_at(int slot) const {
     return memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim);
   }
-  best_rows found_at(int slot) const {
-    return {memory_.keys.as<std::uint64_t>() + slot * key_capacity(wanted_), wanted_};
+  std::byte* query_at(int slot, std::int64_t t) const {
+    return memory_.queries.as<std::byte>() + (slot * team_ + t) * layout_.bytes;
   }
-  candidate_rows candidates_at(int slot, shared_scan& scan) const {
-    return {scan, memory_.candidates.as<candidate>() + slot * room_, room_, wanted_, decoded_at(slot), found_at(slot)};
+  float* elements_at(std::byte* query) const { return reinterpret_cast<float*>(query + layout_.query_at); }
+  best_rows found_at(std::byte* query) const {
+    return {reinterpret_cast<std::uint64_t*>(query + layout_.keys_at), wanted_};
   }
 
   void turn_queries(std::int64_t first, std::int64_t count);
@@ -59,14 +61,18 @@ class searcher {
   std::int64_t list_at(std::int64_t q, std::int64_t n) const {
     return memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
   }
-  float base_of(const shared_scan& scan, std::int64_t q, std::int64_t n) const;
-  void scan_probe(shared_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows) const;
-  bool takes_all_cores(std::int64_t count) const;
 
-  void answer(int slot, std::int64_t first, std::int64_t q);
+  query_scan& begin(std::byte* query, std::int64_t q) const;
+  candidate_rows& candidates_for(query_scan& scan, std::byte* query) const;
+  float base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const;
+  void scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows, float* decoded) const;
+  void scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n);
+
+  void answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count);
+  bool takes_all_cores(std::int64_t count) const;
   void answer_on_all_cores(std::int64_t first, std::int64_t q);
-  best_rows decode_all(int slot, const padded_query& query, std::int64_t q);
-  void finish(int slot, std::int64_t query, best_rows& found) const;
+  void answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q);
+  void finish(std::byte* query, std::int64_t number, best_rows& found) const;
 
   ivf_pq_scratch& memory_;
   const core::ivf_pq_model& model_;
@@ -77,8 +83,10 @@ class searcher {
   const std::int64_t page_bytes_;
   const std::int64_t strips_;
   const std::int64_t wanted_;  // rows, by their codes
-  const std::int64_t room_;    // candidates of a slot
-  query_rows turned_;          // of the group
+  const std::int64_t room_;    // candidates of a query
+  const query_memory layout_;
+  const std::int64_t team_;  // queries that a slot scans together
+  query_rows turned_;        // of the group
   std::atomic<std::int64_t> decoded_rows_{0};
   std::atomic<std::int64_t> unfiltered_queries_{0};
 };
@@ -91,7 +99,7 @@ void searcher::turn_queries(std::int64_t first, std::int64_t count) {
   std::atomic<std::int64_t> next{0};
   for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), count)), [&](int slot) {
     for (std::int64_t q = next++; q < count; q = next++) {
-      memory_.rotation().turn(scorer_.pad(turned_.at(q), query_at(slot)).elements, to + q * shape_.dim);
+      memory_.rotation().turn(scorer_.pad(turned_.at(q), elements_at(query_at(slot, 0))).elements, to + q * shape_.dim);
     }
   });
   turned_ = {to, shape_.dim};
@@ -110,8 +118,20 @@ void searcher::probe(std::int64_t first, std::int64_t count) {
               model_.probes, request);
 }
 
+/// Query q of the group, ready to be scanned, in its memory.
+query_scan& searcher::begin(std::byte* query, std::int64_t q) const {
+  return *new (query)
+      query_scan(model_, lists_, scorer_, scorer_.pad(turned_.at(q), elements_at(query)), query + layout_.tables_at);
+}
+
+candidate_rows& searcher::candidates_for(query_scan& scan, std::byte* query) const {
+  static_assert(sizeof(query_scan) + sizeof(candidate_rows) <= kStateBytes && alignof(query_scan) == 8);
+  return *new (query + sizeof(query_scan))
+      candidate_rows(scan, reinterpret_cast<candidate*>(query + layout_.candidates_at), room_, found_at(query));
+}
+
 /// What the estimates of the rows of a query's n-th list begin at.
-float searcher::base_of(const shared_scan& scan, std::int64_t q, std::int64_t n) const {
+float searcher::base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const {
   if (shape_.encodes == encoded::row) {
     return shape_.metric == metric::l2 ? static_cast<float>(scan.filter.squared_norm()) : 0.0f;
   }
@@ -120,80 +140,106 @@ float searcher::base_of(const shared_scan& scan, std::int64_t q, std::int64_t n)
   return shape_.metric == metric::l2 ? score : -score;
 }
 
-void searcher::scan_probe(shared_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows) const {
+void searcher::scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows,
+                          float* decoded) const {
   const std::int64_t list = list_at(q, n);
-  rows.scan_list(base_of(scan, q, n), {.pages = lists_.pages,
-                                       .table = lists_.table + lists_.first[list],
-                                       .page_bytes = page_bytes_,
-                                       .strips = strips_,
-                                       .rows = lists_.sizes[list],
-                                       .list = static_cast<std::uint32_t>(list)});
+  rows.scan_list(base_of(scan, q, n),
+                 {.pages = lists_.pages,
+                  .table = lists_.table + lists_.first[list],
+                  .page_bytes = page_bytes_,
+                  .strips = strips_,
+                  .rows = lists_.sizes[list],
+                  .list = static_cast<std::uint32_t>(list)},
+                 decoded);
 }
 
-/// Every row of the query's lists.
-best_rows searcher::decode_all(int slot, const padded_query& query, std::int64_t q) {
-  best_rows found = found_at(slot);
+/// The lists of places [first_n, end_n) of the team's queries, which begin at q.
+void searcher::scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n) {
+  probe_pair* pairs = memory_.pairs.as<probe_pair>() + slot * team_ * request_.nprobe;
+  std::int64_t size = 0;
+  for (std::int64_t t = 0; t < count; ++t) {
+    if (!reinterpret_cast<query_scan*>(query_at(slot, t))->filter.can_filter()) continue;
+    for (std::int64_t n = first_n; n < end_n; ++n) {
+      pairs[size++] = {static_cast<std::uint32_t>(list_at(q + t, n)), static_cast<std::uint32_t>(t),
+                       static_cast<std::uint32_t>(n)};
+    }
+  }
+  std::sort(pairs, pairs + size, [](const probe_pair& a, const probe_pair& b) { return a.list < b.list; });
+  for (std::int64_t i = 0; i < size; ++i) {
+    std::byte* query = query_at(slot, pairs[i].query);
+    scan_probe(*reinterpret_cast<query_scan*>(query), q + pairs[i].query, pairs[i].n,
+               *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)), decoded_at(slot));
+  }
+}
+
+/// Queries [q, q + count) of the group that begins at `first`.
+void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count) {
+  for (std::int64_t t = 0; t < count; ++t) {
+    std::byte* query = query_at(slot, t);
+    candidates_for(begin(query, q + t), query);
+  }
+  scan_pairs(slot, q, count, 0, 1);
+  scan_pairs(slot, q, count, 1, request_.nprobe);
+  for (std::int64_t t = 0; t < count; ++t) {
+    std::byte* query = query_at(slot, t);
+    if (!reinterpret_cast<query_scan*>(query)->filter.can_filter()) {
+      answer_by_decoding(slot, query, first, q + t);
+      continue;
+    }
+    auto& rows = *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan));
+    rows.finish(request_.refine_ratio > 0, decoded_at(slot));
+    decoded_rows_ += rows.scored();
+    finish(query, first + q + t, rows.found());
+  }
+}
+
+/// Query q of the group with its lists spread over all cores.
+void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
+  std::byte* query = query_at(0, 0);
+  query_scan& scan = begin(query, q);
+  if (!scan.filter.can_filter()) {
+    answer_by_decoding(0, query, first, q);
+    return;
+  }
+  const int slots = static_cast<int>(std::min<std::int64_t>(thread_count(), request_.nprobe));
+  const auto rows_of = [&](int slot) {
+    return reinterpret_cast<candidate_rows*>(query_at(slot, 0) + sizeof(query_scan));
+  };
+  std::atomic<std::int64_t> next{0};
+  for_each_slot(slots, [&](int slot) {
+    candidate_rows& own = candidates_for(scan, query_at(slot, 0));
+    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own, decoded_at(slot));
+  });
+  candidate_rows& all = *rows_of(0);
+  for (int slot = 1; slot < slots; ++slot) all.join(*rows_of(slot), decoded_at(0));
+  all.finish(request_.refine_ratio > 0, decoded_at(0));
+  decoded_rows_ += all.scored();
+  finish(query, first + q, all.found());
+}
+
+/// The same where nothing is known of scores: every row of the query's lists.
+void searcher::answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q) {
+  const padded_query& padded = reinterpret_cast<query_scan*>(query)->query;
+  best_rows found = found_at(query);
   std::int64_t rows = 0;
   for (std::int64_t n = 0; n < request_.nprobe; ++n) {
-    rows += scorer_.add_list(query, list_at(q, n), decoded_at(slot), found);
+    rows += scorer_.add_list(padded, list_at(q, n), decoded_at(slot), found);
   }
   found.cut();
   decoded_rows_ += rows;
   ++unfiltered_queries_;
-  return found;
-}
-
-/// Query q of the group that begins at `first`.
-void searcher::answer(int slot, std::int64_t first, std::int64_t q) {
-  const padded_query query = scorer_.pad(turned_.at(q), query_at(slot));
-  std::byte* tables = memory_.tables.as<std::byte>() + slot * table_sizes(shape_).bytes();
-  const query_filter filter(model_, lists_, query.elements, query.inverse_norm, tables);
-  if (!filter.can_filter()) {
-    best_rows found = decode_all(slot, query, q);
-    finish(slot, first + q, found);
-    return;
-  }
-  shared_scan scan{filter, scorer_, query, std::numeric_limits<float>::infinity()};
-  candidate_rows rows = candidates_at(slot, scan);
-  for (std::int64_t n = 0; n < request_.nprobe; ++n) scan_probe(scan, q, n, rows);
-  rows.finish(request_.refine_ratio > 0);
-  decoded_rows_ += rows.scored();
-  finish(slot, first + q, rows.found());
-}
-
-/// The same with the query's lists spread over all cores.
-void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
-  const padded_query query = scorer_.pad(turned_.at(q), query_at(0));
-  const query_filter filter(model_, lists_, query.elements, query.inverse_norm, memory_.tables.as<std::byte>());
-  if (!filter.can_filter()) {
-    best_rows found = decode_all(0, query, q);
-    finish(0, first + q, found);
-    return;
-  }
-  shared_scan scan{filter, scorer_, query, std::numeric_limits<float>::infinity()};
-  static_assert(sizeof(candidate_rows) <= kSlotBytes);
-  auto* rows = memory_.slot_states.as<candidate_rows>();
-  const int slots = static_cast<int>(std::min<std::int64_t>(thread_count(), request_.nprobe));
-  std::atomic<std::int64_t> next{0};
-  for_each_slot(slots, [&](int slot) {
-    candidate_rows& own = *new (rows + slot) candidate_rows(candidates_at(slot, scan));
-    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own);
-  });
-  for (int slot = 1; slot < slots; ++slot) rows[0].join(rows[slot]);
-  rows[0].finish(request_.refine_ratio > 0);
-  decoded_rows_ += rows[0].scored();
-  finish(0, first + q, rows[0].found());
+  finish(query, first + q, found);
 }
 
 /// Refines what was found, sorts it and writes the k best.
-void searcher::finish(int slot, std::int64_t query, best_rows& found) const {
+void searcher::finish(std::byte* query, std::int64_t number, best_rows& found) const {
   if (request_.refine_ratio > 0) {
-    scorer_.refine(scorer_.pad(request_.queries + query * request_.query_stride, query_at(slot)), found);
+    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)), found);
   }
   const std::int64_t count = std::min(found.size(), request_.k);
   std::partial_sort(found.keys(), found.keys() + count, found.keys() + found.size(), std::greater<>());
-  float* scores = request_.scores + query * request_.k;
-  std::int64_t* ids = request_.ids + query * request_.k;
+  float* scores = request_.scores + number * request_.k;
+  std::int64_t* ids = request_.ids + number * request_.k;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint32_t position = core::position_of(found.keys()[i]);
     scores[i] = core::score_from_key(core::key_of(found.keys()[i]), shape_.metric);
@@ -210,7 +256,7 @@ bool searcher::takes_all_cores(std::int64_t count) const {
 }
 
 void searcher::search() {
-  memory_.reserve(shape_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, wanted_, lists_.rows);
+  memory_.reserve(shape_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, layout_);
   for (std::int64_t first = 0; first < request_.query_count; first += kMaxQueryGroup) {
     const std::int64_t count = std::min(kMaxQueryGroup, request_.query_count - first);
     probe(first, count);
@@ -219,8 +265,10 @@ void searcher::search() {
       continue;
     }
     std::atomic<std::int64_t> next{0};
-    for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), count)), [&](int slot) {
-      for (std::int64_t q = next++; q < count; q = next++) answer(slot, first, q);
+    for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), divide_up(count, team_))), [&](int slot) {
+      for (std::int64_t q = next.fetch_add(team_); q < count; q = next.fetch_add(team_)) {
+        answer_team(slot, first, q, std::min(team_, count - q));
+      }
     });
   }
   if (request_.stats != nullptr) {
