@@ -554,6 +554,7 @@ class faulty_backend final : public core::backend {
   }
   void top_k(void* s, const core::top_k_request& request) override { real_.top_k(s, request); }
   void sample(void* s, const core::sample_request& request) override { real_.sample(s, request); }
+  core::ivf_pq_ops& ivf_pq() override { return real_.ivf_pq(); }
 
  private:
   void step() {

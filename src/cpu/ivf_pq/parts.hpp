@@ -53,6 +53,8 @@ class turner {
 };
 
 // encode.cpp
+/// [pieces][codewords][piece_dim] as [pieces][piece_dim][codewords].
+void transpose_codewords(const core::ivf_pq_shape& shape, const float* codebook, float* transposed);
 void encode(const core::ivf_pq_shape& shape, const float* codebook, const float* residuals, std::int64_t n,
             std::uint8_t* codes);
 
