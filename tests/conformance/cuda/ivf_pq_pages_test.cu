@@ -31,7 +31,7 @@ std::string describe(const pages_case& what) {
   return "dim=" + std::to_string(s.dim) + " nlist=" + std::to_string(s.nlist) + " pieces=" + std::to_string(s.pieces) +
          " piece_dim=" + std::to_string(s.piece_dim) + " bits=" + std::to_string(s.bits) +
          (s.uniform ? " uniform" : "") + " " + std::string(to_string(s.metric)) + " " +
-         std::string(to_string(s.encodes)) + " seed=" + std::to_string(what.seed);
+         (s.encodes == encoded::row ? "rows" : "residuals") + " seed=" + std::to_string(what.seed);
 }
 
 /// The rows of a list in the order in which they were added.
