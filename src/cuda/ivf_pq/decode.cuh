@@ -127,4 +127,10 @@ __device__ __forceinline__ float sum_of_decoded(const decoder& from, const slot 
   return finish_sums<kWarp, kDecodedRows>(sums, lane);
 }
 
+/// A finished sum as the score by code: rows were divided by their norms before they were encoded.
+__device__ __forceinline__ float code_score(float sum, metric by, float query_inverse_norm) {
+  if (by != metric::cosine) return sum;
+  return query_inverse_norm < 0.0f ? core::worst_score(by) : __fmul_rn(sum, query_inverse_norm);
+}
+
 }  // namespace shortlist::cuda

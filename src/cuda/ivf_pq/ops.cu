@@ -4,23 +4,27 @@
 #include "cuda/ivf_pq/ops.hpp"
 #include "cuda/ivf_pq/page_layout.hpp"
 #include "cuda/ivf_pq/pages.hpp"
+#include "cuda/ivf_pq/prepared.hpp"
 #include "cuda/ivf_pq/rows.hpp"
+#include "cuda/ivf_pq/search.hpp"
 #include "cuda/runtime/check.cuh"
-#include "shortlist/error.hpp"
 
 namespace shortlist::cuda {
 namespace {
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-[[noreturn]] void throw_no_search() { throw unsupported("searching an IVF-PQ index is not there yet on CUDA devices"); }
-
 class ivf_pq_on_gpu final : public core::ivf_pq_ops {
  public:
-  explicit ivf_pq_on_gpu(int ordinal) : ordinal_(ordinal) {}
+  ivf_pq_on_gpu(core::backend& backend, int ordinal) : backend_(backend), ordinal_(ordinal) {}
 
-  std::int64_t prepared_bytes(const core::ivf_pq_shape&) const noexcept override { return 0; }
-  void prepare(void*, const core::ivf_pq_model&, std::byte*) override { throw_no_search(); }
+  std::int64_t prepared_bytes(const core::ivf_pq_shape& shape) const noexcept override {
+    return prepared_model_bytes(shape);
+  }
+  void prepare(void* stream, const core::ivf_pq_model& model, std::byte* prepared) override {
+    const current_device here(ordinal_);
+    launch_prepare_model(native(stream), model, prepared);
+  }
 
   std::vector<std::int64_t> rows_not_finite(void* stream, const any_matrix_view& rows, std::int64_t limit) override {
     const current_device here(ordinal_);
@@ -87,27 +91,37 @@ class ivf_pq_on_gpu final : public core::ivf_pq_ops {
     launch_read_rows(native(stream), shape, lists, list_starts, first, n, codes, positions);
   }
 
-  std::unique_ptr<core::scratch> make_scratch(const core::ivf_pq_model&, const core::ivf_pq_lists&,
-                                              const core::ivf_pq_limits&) override {
-    throw_no_search();
+  std::unique_ptr<core::scratch> make_scratch(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+                                              const core::ivf_pq_limits& limits) override {
+    const current_device here(ordinal_);
+    return make_search_scratch(backend_, model, lists, limits, multiprocessors());
   }
-  void search(void*, core::scratch&, const core::ivf_pq_model&, const core::ivf_pq_lists&,
-              const core::ivf_pq_request&) override {
-    throw_no_search();
+  void search(void* stream, core::scratch& memory, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+              const core::ivf_pq_request& request) override {
+    const current_device here(ordinal_);
+    launch_search(native(stream), backend_, *this, memory, model, lists, request, multiprocessors());
   }
-  void search_host(void*, core::scratch&, const core::ivf_pq_model&, const core::ivf_pq_lists&,
-                   const core::ivf_pq_request&) override {
-    throw_no_search();
+  void search_host(void* stream, core::scratch& memory, const core::ivf_pq_model& model,
+                   const core::ivf_pq_lists& lists, const core::ivf_pq_request& request) override {
+    const current_device here(ordinal_);
+    search_from_host(native(stream), backend_, *this, memory, model, lists, request, multiprocessors());
   }
 
  private:
+  int multiprocessors() const {
+    int count = 0;
+    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal_), "reading the GPU's properties");
+    return count;
+  }
+
+  core::backend& backend_;
   int ordinal_;
 };
 
 }  // namespace
 
-std::unique_ptr<core::ivf_pq_ops> make_ivf_pq_ops(core::backend&, int ordinal) {
-  return std::make_unique<ivf_pq_on_gpu>(ordinal);
+std::unique_ptr<core::ivf_pq_ops> make_ivf_pq_ops(core::backend& backend, int ordinal) {
+  return std::make_unique<ivf_pq_on_gpu>(backend, ordinal);
 }
 
 }  // namespace shortlist::cuda

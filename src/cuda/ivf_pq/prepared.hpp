@@ -18,7 +18,8 @@ struct prepared_header {
   float largest_centroid;  ///< norm
   float largest_step;      ///< of uniform codes
 };
-inline constexpr std::int64_t kPreparedTableAt = 64;  ///< then halves [padded_pieces, codewords, layout.halves]
+inline constexpr std::int64_t kPreparedTableAt = 64;  ///< then halves [padded_pieces, kTableCodes, layout.halves]
+inline constexpr std::int64_t kTableCodes = 256;      ///< of a piece, whatever its bits: those past its codewords are 0
 
 std::int64_t prepared_model_bytes(const core::ivf_pq_shape& shape);
 void launch_prepare_model(cudaStream_t stream, const core::ivf_pq_model& model, std::byte* prepared);
