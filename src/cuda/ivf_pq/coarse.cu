@@ -220,8 +220,8 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
 
 }  // namespace
 
-bool has_coarse(const core::ivf_pq_shape& shape, std::int64_t k) {
-  return !core::decodes_all_rows() && shape.dim <= kCoarseMaxDim && k <= kFilterMaxRows;
+bool has_coarse(std::int64_t dim, std::int64_t k) {
+  return !core::decodes_all_rows() && dim <= kCoarseMaxDim && k <= kFilterMaxRows;
 }
 
 std::int64_t coarse_pages_bytes(std::int64_t dim, std::int64_t rows) {

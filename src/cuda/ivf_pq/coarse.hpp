@@ -12,7 +12,7 @@ namespace shortlist::cuda {
 
 /// fp32 rows of at most kCoarseMaxDim elements, and as many of them asked for as the filter takes.
 inline constexpr std::int64_t kCoarseMaxDim = 128;
-bool has_coarse(const core::ivf_pq_shape& shape, std::int64_t k);
+bool has_coarse(std::int64_t dim, std::int64_t k);
 
 /// Bytes that rows take as halves, as the matrix units have them.
 std::int64_t coarse_pages_bytes(std::int64_t dim, std::int64_t rows);

@@ -93,7 +93,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   search_memory memory;
   const std::int64_t pairs = batch.queries * batch.nprobe;
   memory.counters = carve.take<unsigned long long>(2);
-  if (has_coarse(shape, batch.nprobe)) {
+  if (has_coarse(shape.dim, batch.nprobe)) {
     memory.coarse = carve.take<std::byte>(
         coarse_search_bytes(shape.dim, shape.nlist, batch.queries, batch.nprobe, multiprocessors));
   }
@@ -214,7 +214,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   coarse.k = request.nprobe;
   coarse.scores = memory.probe_scores;
   coarse.ids = memory.probes;
-  if (has_coarse(model.shape, request.nprobe)) {
+  if (has_coarse(model.shape.dim, request.nprobe)) {
     launch_coarse_search(stream, memory.coarse, model.prepared + prepared_table_end(model.shape), model.probes, coarse,
                          multiprocessors);
   } else {
