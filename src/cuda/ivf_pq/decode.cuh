@@ -82,7 +82,8 @@ class row_decoder {
     return from_.codebook + (static_cast<std::int64_t>(piece) * from_.codewords + code_of(piece)) * from_.piece_dim;
   }
   __device__ __forceinline__ std::uint32_t code_of(std::int32_t piece) const {
-    const std::int32_t t = piece / from_.lane_pieces;
+    const std::int32_t t =  // piece / lane_pieces, below 4
+        (piece >= from_.lane_pieces) + (piece >= 2 * from_.lane_pieces) + (piece >= 3 * from_.lane_pieces);
     const std::int32_t i = piece - t * from_.lane_pieces;
     const bool bytes = from_.code_bits == 8;
     const std::int32_t word = first_word_ + (bytes ? i / 4 : i / 8);
@@ -100,6 +101,14 @@ class row_decoder {
   std::int32_t lane_;
 };
 
+/// Elements [at, at + 4) of a decoded row: what its codes stand for, and its list's centroid.
+__device__ __forceinline__ float4 decoded_four(const decoder& from, slot row, std::uint32_t list, std::int32_t at) {
+  const float4 x = row_decoder(from, row).four(at);
+  if (from.centroids == nullptr) return x;
+  const auto* c = reinterpret_cast<const float4*>(from.centroids + list * from.centroid_stride + at);  // padded with 0
+  return make_float4(__fadd_rn(c->x, x.x), __fadd_rn(c->y, x.y), __fadd_rn(c->z, x.z), __fadd_rn(c->w, x.w));
+}
+
 /// Sums of kDecodedRows decoded rows against the query, in shared memory, padded with -0 to whole chunks of 128.
 /// Returns that of row finished_row<kWarp, kDecodedRows>(lane).
 inline constexpr int kDecodedRows = 4;  // of a warp at once
@@ -114,14 +123,7 @@ __device__ __forceinline__ float sum_of_decoded(const decoder& from, const slot 
     const float4 q = *reinterpret_cast<const float4*>(query + at);
 #pragma unroll
     for (int r = 0; r < kDecodedRows; r++) {
-      float4 x = row_decoder(from, rows[r]).four(at);
-      if (from.centroids != nullptr) {
-        const float* c = from.centroids + lists[r] * from.centroid_stride + at;  // rows of centroids are padded with 0
-        const float4 centroid = *reinterpret_cast<const float4*>(c);
-        x = make_float4(__fadd_rn(centroid.x, x.x), __fadd_rn(centroid.y, x.y), __fadd_rn(centroid.z, x.z),
-                        __fadd_rn(centroid.w, x.w));
-      }
-      step4<L2>(q, x, sums[r][0]);
+      step4<L2>(q, decoded_four(from, rows[r], lists[r], at), sums[r][0]);
     }
   }
   return finish_sums<kWarp, kDecodedRows>(sums, lane);

@@ -42,9 +42,9 @@ struct scan_pass {
   std::uint32_t* next_item = nullptr;  ///< zero before each search
   std::int32_t lists_of_query = 0;     ///< the first so many of its probes
   std::int32_t queries_of_item = 0;
-  std::int32_t chunk_pages = 0;  ///< of a list, at least
-  std::int32_t most_chunks = 0;
-  std::int32_t most_pages = 0;  ///< of a list that are looked at; 0: all
+  std::uint32_t chunk_pages = 0;  ///< of a list, at least
+  std::uint32_t most_chunks = 0;
+  std::uint32_t sampled_pages = 0;  ///< of a list, at least, and a share of long ones; 0: all
 };
 
 struct filter_batch {

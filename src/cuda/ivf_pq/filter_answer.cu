@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr std::int64_t kLeastCapacity = 1024;
-constexpr std::int64_t kHitsPerRow = 8;
+constexpr std::int64_t kHitsPerRow = 16;
 
 struct answer_shared {
   select_scratch<kThreads> select;
@@ -112,6 +112,238 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
   }
 }
 
+// ---- few rows a query: a warp each
+
+constexpr int kWarpRows = 128;     // of an answer by code
+constexpr int kWarpRoom = 256;     // rows of a query that are scored
+constexpr int kHitsOfLane = 16;    // whose distances stay in registers
+constexpr int kLanesOfScore = 8;   // of a row that is scored
+constexpr int kScoredOfLanes = 2;  // rows of those lanes at once
+constexpr int kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;
+
+struct warp_shared {
+  std::uint64_t keys[kWarpRoom];
+  std::uint64_t best[kWarpRows];
+};
+
+/// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `four(r, at)` is elements [at, at + 4) of row r.
+template <bool L2, class Four>
+__device__ __forceinline__ float sum_by_eights(std::int32_t dim, const float* staged, int lane, Four four) {
+  float sums[kScoredOfLanes][kQuadsPerLane<kLanesOfScore>][4] = {};
+#pragma unroll 1
+  for (std::int32_t chunk = lane % kLanesOfScore * 4; chunk < dim; chunk += core::kPartialSums) {
+#pragma unroll
+    for (int v = 0; v < kQuadsPerLane<kLanesOfScore>; v++) {
+      const std::int32_t at = chunk + v * kLanesOfScore * 4;
+      if (at >= dim) continue;
+      const float4 q = *reinterpret_cast<const float4*>(staged + at);
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) step4<L2>(q, four(r, at), sums[r][v]);
+    }
+  }
+  __syncwarp();
+  return finish_sums<kLanesOfScore, kScoredOfLanes>(sums, lane);
+}
+
+/// Answers one query; a warp.
+template <bool L2>
+class warp_answer {
+ public:
+  __device__ warp_answer(const filter_answer_plan& plan, warp_shared& shared, float* staged, std::int64_t query)
+      : plan_(plan), shared_(shared), staged_(staged), query_(query), lane_(static_cast<int>(threadIdx.x % kWarp)) {}
+
+  /// @returns false if the filter does not serve the query.
+  __device__ bool run() {
+    const bool plain = plan_.codes.pages == nullptr;  // slots are positions, and all rows are looked at
+    const std::uint32_t found = plan_.batch.hit_counts[query_];
+    const float margin = plan_.batch.margins[query_];
+    const std::uint32_t kept = plan_.answer.by_code;
+    if (found > plan_.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (plain && found < kept))
+      return false;
+    hits_ = plan_.batch.hits + query_ * plan_.batch.capacity;
+    std::uint32_t n = choose(found, kept, margin);
+    if (n > kWarpRoom) return false;
+    const metric by = plan_.answer.results.by;
+    if (!plain) {
+      stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
+      const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged_, plan_.codes.dim, lane_) : 0.0f;
+      score_codes(n, inverse_norm);
+      if (lane_ == 0 && plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
+    }
+    if (plan_.answer.rows != nullptr && n > 0) {
+      if (!plain) n = keep_best(n, kept);
+      stage(plan_.answer.queries + query_ * plan_.answer.query_stride);
+      const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged_, plan_.answer.dim, lane_) : 0.0f;
+      score_rows(n, inverse_norm);
+    }
+    write(n);
+    return true;
+  }
+
+ private:
+  __device__ void stage(const float* query) {
+    const std::int32_t dim = plan_.answer.dim;
+    const std::int32_t padded = (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+    __syncwarp();
+    for (std::int32_t i = lane_; i < padded; i += kWarp) staged_[i] = i < dim ? query[i] : core::kQueryPadding;
+    __syncwarp();
+  }
+
+  /// Slots of hits that may be among the `kept` best go to the list, as keys of no score. @returns how many; no more
+  /// than fit are there.
+  __device__ std::uint32_t choose(std::uint32_t found, std::uint32_t kept, float margin) {
+    std::uint32_t near[kHitsOfLane];
+    std::uint32_t low = ~0u;
+    std::uint32_t high = 0;
+#pragma unroll
+    for (int i = 0; i < kHitsOfLane; i++) {
+      const std::uint32_t at = i * kWarp + lane_;
+      near[i] = at < found ? static_cast<std::uint32_t>(hits_[at] >> 32) : 0;
+      low = at < found ? min(low, near[i]) : low;
+      high = max(high, near[i]);
+    }
+    const auto beyond = [&](auto f) {
+      for (std::uint32_t at = kHitsOfLane * kWarp + lane_; at < found; at += kWarp)
+        f(at, static_cast<std::uint32_t>(hits_[at] >> 32));
+    };
+    beyond([&](std::uint32_t, std::uint32_t key) {
+      low = min(low, key);
+      high = max(high, key);
+    });
+    low = __reduce_min_sync(kFullWarp, low);
+    high = __reduce_max_sync(kFullWarp, high);
+    std::uint32_t least = 1;
+    if (found > kept) {
+      while (low < high) {  // the largest that `kept` reach, or one that not many more do
+        const std::uint32_t middle = high - (high - low) / 2;
+        std::uint32_t count = 0;
+#pragma unroll
+        for (int i = 0; i < kHitsOfLane; i++) count += near[i] >= middle;
+        beyond([&](std::uint32_t, std::uint32_t key) { count += key >= middle; });
+        count = __reduce_add_sync(kFullWarp, count);
+        if (count >= kept) {
+          low = middle;
+          if (count <= kept + kept / kWarp) break;
+        } else {
+          high = middle - 1;
+        }
+      }
+      least = distance_key(distance_of_key(low) + margin);
+    }
+    std::uint32_t n = 0;
+    const auto enter = [&](std::uint32_t at, bool is_near) {
+      const unsigned who = __ballot_sync(kFullWarp, is_near);
+      const std::uint32_t place = n + __popc(who & ((1u << lane_) - 1));
+      if (is_near && place < kWarpRoom) shared_.keys[place] = core::row_key(0, static_cast<slot>(hits_[at]));
+      n += __popc(who);
+    };
+#pragma unroll
+    for (int i = 0; i < kHitsOfLane; i++) {
+      if (i * kWarp >= found) break;
+      enter(i * kWarp + lane_, near[i] >= least);
+    }
+    for (std::uint32_t first = kHitsOfLane * kWarp; first < found; first += kWarp) {
+      const std::uint32_t at = first + lane_;
+      enter(at, at < found && static_cast<std::uint32_t>(hits_[at] >> 32) >= least);
+    }
+    __syncwarp();
+    return n;
+  }
+
+  __device__ void score_codes(std::uint32_t n, float inverse_norm) {
+    const metric by = plan_.answer.results.by;
+    for_rows(n, [&](const std::uint32_t(&slots)[kScoredOfLanes], int mine) {
+      std::uint32_t lists[kScoredOfLanes];
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) lists[r] = plan_.codes.centroids ? plan_.codes.list_of(slots[r]) : 0;
+      const float sum = sum_by_eights<L2>(plan_.codes.dim, staged_, lane_, [&](int r, std::int32_t at) {
+        return decoded_four(plan_.codes, slots[r], lists[r], at);
+      });
+      return core::row_key(core::score_key(code_score(sum, by, inverse_norm), by),
+                           plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]));
+    });
+  }
+
+  __device__ void score_rows(std::uint32_t n, float inverse_norm) {
+    const answer_plan& answer = plan_.answer;
+    const metric by = answer.results.by;
+    for_rows(n, [&](const std::uint32_t(&positions)[kScoredOfLanes], int mine) {
+      const float sum = sum_by_eights<L2>(answer.dim, staged_, lane_, [&](int r, std::int32_t at) {
+        return load_four(answer.type, answer.rows + positions[r] * answer.row_stride_bytes, at);
+      });
+      const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
+      const float row_inverse_norm = by == metric::cosine ? answer.inverse_norms[position] : 0.0f;
+      return core::row_key(core::score_key(score_of(sum, by, inverse_norm, row_inverse_norm), by), position);
+    });
+  }
+
+  /// Replaces keys[0, n) by key_of(numbers of the lane's rows, which of them is its).
+  template <class KeyOf>
+  __device__ __forceinline__ void for_rows(std::uint32_t n, KeyOf key_of) {
+    const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane_);
+    for (std::uint32_t first = 0; first < n; first += kScoredAtOnce) {
+      const std::uint32_t at = first + lane_ / kLanesOfScore * kScoredOfLanes;
+      std::uint32_t numbers[kScoredOfLanes];
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = core::position_of(shared_.keys[min(at + r, n - 1)]);
+      __syncwarp();
+      const std::uint64_t key = key_of(numbers, mine);
+      if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) && at + mine < n) shared_.keys[at + mine] = key;
+      __syncwarp();
+    }
+  }
+
+  /// Calls f(rank, key) for each of keys[0, n).
+  template <class F>
+  __device__ __forceinline__ void rank(std::uint32_t n, F f) const {
+    for (std::uint32_t i = lane_; i < n; i += kWarp) {
+      const std::uint64_t key = shared_.keys[i];
+      std::uint32_t better = 0;
+#pragma unroll 4
+      for (std::uint32_t j = 0; j < n; j++) better += shared_.keys[j] > key;
+      f(better, key);
+    }
+    __syncwarp();
+  }
+
+  __device__ std::uint32_t keep_best(std::uint32_t n, std::uint32_t kept) {
+    if (n <= kept) return n;
+    rank(n, [&](std::uint32_t place, std::uint64_t key) {
+      if (place < kept) shared_.best[place] = key;
+    });
+    for (std::uint32_t i = lane_; i < kept; i += kWarp) shared_.keys[i] = shared_.best[i];
+    __syncwarp();
+    return kept;
+  }
+
+  __device__ void write(std::uint32_t n) const {
+    const result_lists& results = plan_.answer.results;
+    rank(n, [&](std::uint32_t place, std::uint64_t key) {
+      if (place < results.k) results.write(query_, place, key);
+    });
+    for (std::int64_t i = n + lane_; i < results.k; i += kWarp) results.pad(query_, i);
+  }
+
+  const filter_answer_plan& plan_;
+  warp_shared& shared_;
+  float* staged_;
+  std::int64_t query_;
+  int lane_;
+  const std::uint64_t* hits_ = nullptr;
+};
+
+template <bool L2>
+__global__ void __launch_bounds__(kThreads) warp_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
+  auto* shared = reinterpret_cast<warp_shared*>(dynamic_shared());
+  auto* staged = reinterpret_cast<float*>(shared + kWarps);
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  if (query >= plan.batch.count) return;
+  const std::int32_t padded = (plan.answer.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+  if (!warp_answer<L2>(plan, shared[warp], staged + warp * padded, query).run() && threadIdx.x % kWarp == 0)
+    plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
+}
+
 }  // namespace
 
 std::int64_t hits_capacity(std::int64_t by_code) {
@@ -121,16 +353,24 @@ std::int64_t hits_capacity(std::int64_t by_code) {
 }
 
 void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
+  const bool l2 = plan.answer.results.by == metric::l2;
+  const std::int64_t query_bytes =
+      (plan.answer.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums * 4;
+  if (plan.answer.by_code <= kWarpRows) {
+    const launch_shape shape{.grid = dim3((static_cast<unsigned>(plan.batch.count) + kWarps - 1) / kWarps),
+                             .threads = kThreads,
+                             .shared_bytes = kWarps * (static_cast<std::int64_t>(sizeof(warp_shared)) + query_bytes)};
+    return launch(l2 ? warp_answer_kernel<true> : warp_answer_kernel<false>, shape, stream, plan,
+                  "launching the answers of a batch");
+  }
   plan.room = 256;
   while (plan.room < 2 * plan.answer.by_code) plan.room *= 2;
-  const std::int64_t padded = (plan.codes.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
-  const launch_shape shape{.grid = dim3(static_cast<unsigned>(plan.batch.count)),
-                           .threads = kThreads,
-                           .shared_bytes = kSharedHead +
-                                           (static_cast<std::int64_t>(plan.batch.capacity) + plan.room) * 8 +
-                                           padded * static_cast<std::int64_t>(sizeof(float))};
-  launch(plan.answer.results.by == metric::l2 ? filter_answer_kernel<true> : filter_answer_kernel<false>, shape, stream,
-         plan, "launching the answers of a batch");
+  const launch_shape shape{
+      .grid = dim3(static_cast<unsigned>(plan.batch.count)),
+      .threads = kThreads,
+      .shared_bytes = kSharedHead + (static_cast<std::int64_t>(plan.batch.capacity) + plan.room) * 8 + query_bytes};
+  launch(l2 ? filter_answer_kernel<true> : filter_answer_kernel<false>, shape, stream, plan,
+         "launching the answers of a batch");
 }
 
 }  // namespace shortlist::cuda

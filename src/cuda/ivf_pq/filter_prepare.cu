@@ -13,16 +13,12 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kPlanThreads = 1024;
+constexpr std::uint32_t kSampledShare = 4;  // of long lists
 
-/// Sums over the block's threads, known to all.
-__device__ double block_total(double value, double* totals) {
+/// Sums over the warp, known to all lanes.
+__device__ double warp_total(double value) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) totals[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  value = 0.0;
-  for (int w = 0; w < kThreads / kWarp; w++) value += totals[w];
   return value;
 }
 
@@ -62,31 +58,29 @@ __device__ double error_of(const filter_batch& batch, const query_sums& sums, st
   return kPad * (halved + products + terms + decoding + gamma * score + adding);
 }
 
-/// A block a query.
+/// A warp a query.
 __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant__ filter_batch batch) {
-  __shared__ double totals[kThreads / kWarp];
-  __shared__ float partial[core::kPartialSums];
-  static_assert(kThreads == core::kPartialSums);
   const core::ivf_pq_shape& shape = batch.shape;
   const page_layout layout(shape);
   const auto halves = static_cast<std::int32_t>(layout.padded_halves());
   const auto width = static_cast<std::int32_t>(layout.halves);
   const auto dim = static_cast<std::int32_t>(shape.dim);
   const auto piece_dim = static_cast<std::int32_t>(shape.piece_dim);
-  const std::int64_t query = blockIdx.x;
+  const int lane = threadIdx.x % kWarp;
+  const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (query >= batch.count) return;
   const float* x = batch.queries + query * batch.query_stride;
   const float scale = batch.header->query_scale;
 
   query_sums sums{};
   float finite = 0.0f;
-  for (std::int32_t at = threadIdx.x; at < halves; at += kThreads) {
+  for (std::int32_t at = lane; at < halves; at += kWarp) {
     const std::int32_t in_piece = at % width;
     const std::int32_t i = at / width * piece_dim + in_piece;
     float half = 0.0f;
     if (in_piece < piece_dim && i < dim) {
       const double weighted = shape.uniform ? static_cast<double>(x[i]) * batch.steps[i] : static_cast<double>(x[i]);
-      const __half rounded = __float2half_rn(-static_cast<float>(weighted) * scale);
-      half = __half2float(rounded);
+      half = __half2float(__float2half_rn(-static_cast<float>(weighted) * scale));
       const double lost = weighted + static_cast<double>(half) / scale;
       sums.squares += static_cast<double>(x[i]) * x[i];
       sums.weighted_squares += weighted * weighted;
@@ -96,26 +90,23 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
     }
     batch.columns[query * halves + at] = __float2half_rn(half);
   }
-  sums.squares = block_total(sums.squares, totals);
-  sums.weighted_squares = block_total(sums.weighted_squares, totals);
-  sums.lost_squares = block_total(sums.lost_squares, totals);
-  sums.steps = block_total(sums.steps, totals);
-  const double is_finite = block_total(static_cast<double>(finite), totals);
-
+  sums.squares = warp_total(sums.squares);
+  sums.weighted_squares = warp_total(sums.weighted_squares);
+  sums.lost_squares = warp_total(sums.lost_squares);
+  sums.steps = warp_total(sums.steps);
+  const bool is_finite = __all_sync(kFullWarp, finite == 0.0f);
+  float inverse_norm = 1.0f;
   if (shape.metric == metric::cosine) {
-    float sum = 0.0f;
-    for (std::int32_t i = threadIdx.x; i < dim; i += kThreads) sum = core::step_dot(x[i], x[i], sum);
-    partial[threadIdx.x] = sum;
-    __syncthreads();
-    for (int s = core::kPartialSums / 2; s > 0; s /= 2) {
-      if (static_cast<int>(threadIdx.x) < s) partial[threadIdx.x] += partial[threadIdx.x + s];
-      __syncthreads();
-    }
+    float partial[1][1][4] = {};
+    for (std::int32_t at = lane * 4; at < dim; at += core::kPartialSums)
+      for (int c = 0; c < 4 && at + c < dim; c++)
+        partial[0][0][c] = core::step_dot(x[at + c], x[at + c], partial[0][0][c]);
+    __syncwarp();
+    inverse_norm = core::inverse_norm(finish_sums<kWarp, 1>(partial, lane));
   }
-  if (threadIdx.x != 0) return;
-  const float inverse_norm = shape.metric == metric::cosine ? core::inverse_norm(partial[0]) : 1.0f;
+  if (lane != 0) return;
   const double error = error_of(batch, sums, halves);
-  const bool is_known = is_finite == 0.0 && error < 0x1p60 && inverse_norm > 0.0f;
+  const bool is_known = is_finite && error < 0x1p60 && inverse_norm > 0.0f;
   const double own = shape.metric == metric::l2 && shape.encodes == encoded::row ? 0.5 * sums.squares : 0.0;
   // Codes are half a step more than the whole numbers that are multiplied.
   batch.shares[query] = static_cast<float>(own - 0.5 * sums.steps);
@@ -150,8 +141,8 @@ __device__ pass_shape shape_of_list(const scan_pass& pass, std::uint32_t pairs, 
   cut.pairs = ((pairs + cut.groups - 1) / cut.groups + 7) / 8 * 8;
   cut.groups = (pairs + cut.pairs - 1) / cut.pairs;
   cut.pages = (rows + core::kPageRows - 1) / core::kPageRows;
-  if (pass.most_pages > 0) cut.pages = min(cut.pages, pass.most_pages);
-  cut.chunks = min((cut.pages + pass.chunk_pages - 1) / pass.chunk_pages, pass.most_chunks);
+  if (pass.sampled_pages > 0) cut.pages = min(cut.pages, max(cut.pages / kSampledShare, pass.sampled_pages));
+  cut.chunks = min((cut.pages - 1) / pass.chunk_pages + 1, pass.most_chunks);
   return cut;
 }
 
@@ -178,22 +169,31 @@ __device__ std::uint32_t share_of(std::uint32_t all, std::uint32_t i, std::uint3
   return static_cast<std::uint32_t>(static_cast<std::uint64_t>(all) * i / parts);
 }
 
-/// Where each list's pairs begin, and the items. A block a pass.
+/// Where each list's pairs begin, and the items. A block a pass; a thread some neighbouring lists.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ filter_batch batch) {
   __shared__ uint2 warps[kPlanThreads / kWarp];
-  __shared__ uint2 begin;
   const scan_pass& pass = blockIdx.x == 0 ? batch.all : batch.sample;
   const auto nlist = static_cast<std::uint32_t>(batch.shape.nlist);
-  if (threadIdx.x == 0) begin = make_uint2(0, 0);
-  __syncthreads();
-  for (std::uint32_t first = 0; first < nlist; first += kPlanThreads) {
-    const std::uint32_t list = first + threadIdx.x;
-    const std::uint32_t pairs = list < nlist ? pass.counts[list] : 0;
-    const pass_shape cut = shape_of_list(pass, pairs, list < nlist ? batch.lists.sizes[list] : 0);
-    const uint2 mine = make_uint2(pairs, cut.groups * cut.chunks);
-    uint2 before = sum_before(mine, warps);
-    before = make_uint2(before.x + begin.x, before.y + begin.y);
-    if (list < nlist) pass.offsets[list] = before.x;
+  const std::uint32_t lists = (nlist + kPlanThreads - 1) / kPlanThreads;
+  const std::uint32_t begin = min(nlist, threadIdx.x * lists);
+  const std::uint32_t end = min(nlist, begin + lists);
+  uint2 mine = make_uint2(0, 0);
+#pragma unroll 4
+  for (std::uint32_t list = begin; list < end; list++) {
+    const std::uint32_t pairs = pass.counts[list];
+    const pass_shape cut = shape_of_list(pass, pairs, batch.lists.sizes[list]);
+    mine = make_uint2(mine.x + pairs, mine.y + cut.groups * cut.chunks);
+  }
+  uint2 before = sum_before(mine, warps);
+  if (threadIdx.x == kPlanThreads - 1) {
+    *pass.item_count = before.y + mine.y;
+    *pass.next_item = 0;
+  }
+#pragma unroll 2
+  for (std::uint32_t list = begin; list < end; list++) {
+    const std::uint32_t pairs = pass.counts[list];
+    const pass_shape cut = shape_of_list(pass, pairs, batch.lists.sizes[list]);
+    pass.offsets[list] = before.x;
     for (std::uint32_t group = 0; group < cut.groups; group++) {
       const std::uint32_t at = group * cut.pairs;
       for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++) {
@@ -203,13 +203,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
                                                              share_of(cut.pages, chunk + 1, cut.chunks) - first};
       }
     }
-    __syncthreads();
-    if (threadIdx.x == kPlanThreads - 1) begin = make_uint2(before.x + mine.x, before.y + mine.y);
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) {
-    *pass.item_count = begin.y;
-    *pass.next_item = 0;
+    before = make_uint2(before.x + pairs, before.y + cut.groups * cut.chunks);
   }
 }
 
@@ -263,7 +257,56 @@ __global__ void __launch_bounds__(kThreads) threshold_kernel(const __grid_consta
     // A cut of 1 is reached by all that there are, which may be fewer. Any other is no larger than the k-th key.
     if (cut > 1) threshold = distance_of_key(core::key_of(cut)) + batch.margins[query];
   }
+  if (!(batch.margins[query] < __uint_as_float(0x7F800000u))) threshold = -__uint_as_float(0x7F800000u);
   if (threadIdx.x == 0) batch.thresholds[query] = threshold;
+}
+
+constexpr int kMinimaOfLane = 16;
+
+/// The same for few minima, a warp a query; or for slightly more than k of them.
+__global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_constant__ filter_batch batch) {
+  const int lane = threadIdx.x % kWarp;
+  const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (query >= batch.count) return;
+  const std::int32_t n = batch.sample.lists_of_query * kGroupsOfList;
+  const float* minima = batch.minima + query * n;
+  std::uint32_t keys[kMinimaOfLane];
+  std::uint32_t low = ~0u;
+  std::uint32_t high = 0;
+  std::uint32_t there = 0;
+#pragma unroll
+  for (int i = 0; i < kMinimaOfLane; i++) {
+    const float least = i * kWarp + lane < n ? minima[i * kWarp + lane] : __uint_as_float(0x7F800000u);
+    const bool is_row = least < __uint_as_float(0x7F800000u);
+    keys[i] = is_row ? distance_key(least) : 0;
+    low = is_row ? min(low, keys[i]) : low;
+    high = max(high, keys[i]);
+    there += is_row;
+  }
+  low = __reduce_min_sync(kFullWarp, low);
+  high = __reduce_max_sync(kFullWarp, high);
+  there = __reduce_add_sync(kFullWarp, there);
+  const std::uint32_t wanted = batch.wanted;
+  float threshold = __uint_as_float(0x7F800000u);
+  if (there >= wanted) {
+    while (low < high) {
+      const std::uint32_t middle = high - (high - low) / 2;
+      std::uint32_t count = 0;
+#pragma unroll
+      for (int i = 0; i < kMinimaOfLane; i++) count += keys[i] >= middle;
+      count = __reduce_add_sync(kFullWarp, count);
+      if (count >= wanted) {
+        low = middle;
+        if (count <= wanted + wanted / kWarp) break;
+      } else {
+        high = middle - 1;
+      }
+    }
+    threshold = distance_of_key(low) + batch.margins[query];
+  }
+  // Of queries that nothing is known of, rows need not pass.
+  if (!(batch.margins[query] < __uint_as_float(0x7F800000u))) threshold = -__uint_as_float(0x7F800000u);
+  if (lane == 0) batch.thresholds[query] = threshold;
 }
 
 unsigned blocks_of(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
@@ -271,7 +314,7 @@ unsigned blocks_of(std::int64_t threads) { return static_cast<unsigned>((threads
 }  // namespace
 
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch) {
-  prepare_kernel<<<static_cast<unsigned>(batch.count), kThreads, 0, stream>>>(batch);
+  prepare_kernel<<<blocks_of(std::int64_t{kWarp} * batch.count), kThreads, 0, stream>>>(batch);
   check(cudaGetLastError(), "launching the preparation of queries");
 }
 
@@ -288,6 +331,10 @@ void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
 
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch) {
   const std::int64_t keys = static_cast<std::int64_t>(batch.sample.lists_of_query) * kGroupsOfList;
+  if (keys <= kMinimaOfLane * kWarp) {
+    warp_threshold_kernel<<<blocks_of(std::int64_t{kWarp} * batch.count), kThreads, 0, stream>>>(batch);
+    return check(cudaGetLastError(), "launching the thresholds");
+  }
   launch(threshold_kernel,
          {.grid = dim3(static_cast<unsigned>(batch.count)),
           .threads = kThreads,

@@ -25,6 +25,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kBlockHits = 1024;
+constexpr float kLargest = 3.402823466e38f;
 constexpr int kSampleQueries = 32;  // of an item
 constexpr int kQueries = 128;
 constexpr int kQueriesOfWide = 64;  // of items whose rows and table leave less room
@@ -136,7 +137,8 @@ class scan_block {
       scan_pair pair{0, 0.0f};
       if (q < queries) {
         pair = pass_.pairs[item.first_pair + q];
-        if constexpr (!Sample) limit = (batch_.thresholds[pair.query] - pair.base) * inverse_unit_;
+        // Finite, so that places without a row never reach it.
+        if constexpr (!Sample) limit = fminf((batch_.thresholds[pair.query] - pair.base) * inverse_unit_, kLargest);
       }
       shared_.limits[half][q] = limit;
       shared_.bases[half][q] = pair.base;
@@ -241,29 +243,32 @@ class scan_block {
       return;
     }
     const float2 limit = *reinterpret_cast<const float2*>(shared_.limits[half] + column);
-    bool any = false;
+    unsigned reached = 0;
 #pragma unroll
-    for (int tile = 0; tile < kPageTiles; tile++)
-      any |= (sums[tile][0] <= limit.x) | (sums[tile][1] <= limit.y) | (sums[tile][2] <= limit.x) |
-             (sums[tile][3] <= limit.y);
-    if (!any) return;
+    for (int tile = 0; tile < kPageTiles; tile++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        reached |= sums[tile][i] <= (i % 2 == 0 ? limit.x : limit.y) ? 1u << (tile * 4 + i) : 0u;
+    }
+    if (reached == 0) return;
+    std::uint32_t place = atomicAdd(&shared_.hit_count, static_cast<std::uint32_t>(__popc(reached)));
+    const slot first = page * static_cast<slot>(core::kPageRows) + lane_ / 4;
 #pragma unroll
     for (int tile = 0; tile < kPageTiles; tile++) {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        if (!(sums[tile][i] <= (i % 2 == 0 ? limit.x : limit.y))) continue;
-        if (!(sums[tile][i] < __uint_as_float(0x7F800000u))) continue;  // a place without a row
+        if ((reached & (1u << (tile * 4 + i))) == 0) continue;
         const int q_of_item = column + i % 2;
         const float distance = shared_.bases[half][q_of_item] + sums[tile][i] * unit_;
-        const slot row = page * static_cast<slot>(core::kPageRows) + tile * kTileRows + i / 2 * 8 + lane_ / 4;
+        const slot row = first + tile * kTileRows + i / 2 * 8;
         const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(distance)) << 32) | row;
-        const std::uint32_t place = atomicAdd(&shared_.hit_count, 1u);
         if (place < kBlockHits) {
           shared_.hits[place] = key;
           shared_.hit_columns[place] = static_cast<std::uint16_t>(q_of_item);
         } else {
           append_hit(batch_, shared_.queries[half][q_of_item], key);
         }
+        place++;
       }
     }
   }

@@ -28,8 +28,8 @@ constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that
 constexpr std::int64_t kLeastSampled = 2;   // lists of a query
 constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
 constexpr std::int64_t kManyProbes = 16;
-constexpr std::int32_t kSampledPages = 24;  // of a list
-constexpr std::int64_t kFewPairs = 4096;    // of query and list: so few are cut finer, to be spread over the GPU
+constexpr std::uint32_t kSampledPages = 24;  // of a list
+constexpr std::int64_t kFewPairs = 4096;     // of query and list: so few are cut finer, to be spread over the GPU
 constexpr std::int32_t kChunkPages = 64;
 constexpr std::int32_t kMostChunks = 16;
 constexpr std::int32_t kChunkPagesOfFew = 8;
@@ -242,8 +242,8 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   filter.probes = memory.probes;
   filter.probe_scores = memory.probe_scores;
   const bool few = batch.queries * batch.nprobe <= kFewPairs;
-  filter.sample.most_pages = kSampledPages;
-  filter.sample.chunk_pages = kSampledPages;
+  filter.sample.sampled_pages = kSampledPages;
+  filter.sample.chunk_pages = ~0u;  // one chunk
   filter.sample.most_chunks = 1;
   filter.all.lists_of_query = filter.nprobe;
   filter.all.chunk_pages = few ? kChunkPagesOfFew : kChunkPages;
