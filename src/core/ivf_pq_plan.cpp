@@ -1,6 +1,7 @@
 // How an IVF-PQ search works: for now what tests force.
 #include "core/ivf_pq_plan.hpp"
 
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 
@@ -14,6 +15,20 @@ bool decodes_all_rows() {
   if (!value || std::string_view(value) == "filter") return false;
   if (std::string_view(value) != "decode") throw_invalid(kVariable, std::string_view(value), "filter or decode");
   return true;
+}
+
+std::optional<std::int64_t> forced_hits() {
+  constexpr const char* kVariable = "SHORTLIST_IVF_PQ_HITS";
+  constexpr std::int64_t kMost = 16'384;
+  const char* value = std::getenv(kVariable);
+  if (!value) return std::nullopt;
+  const std::string_view text(value);
+  std::int64_t hits = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), hits);
+  if (failure != std::errc{} || end != text.data() + text.size() || hits < 1 || hits > kMost) {
+    throw_invalid(kVariable, text, "a number from 1 to 16384");
+  }
+  return hits;
 }
 
 }  // namespace shortlist::core

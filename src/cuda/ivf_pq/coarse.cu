@@ -19,8 +19,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr int kTopExponent = 7;             // of the largest element, as a half
-constexpr std::int64_t kGroupsPerRow = 2;   // of a sample, for each row that is asked for
-constexpr std::uint32_t kSampledShare = 4;  // one in so many rows
+constexpr std::int64_t kGroupsPerRow = 6;   // of a sample, for each row that is asked for
+constexpr std::uint32_t kSampledShare = 2;  // one in so many rows
 constexpr std::uint32_t kChunkPages = 32;   // of an item
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kHeaderBytes = 64;

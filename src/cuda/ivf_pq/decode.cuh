@@ -13,6 +13,7 @@ using slot = std::uint32_t;
 struct decoder {
   const std::byte* pages;
   const float* codebook;
+  const float* steps;      ///< of uniform codes, else null
   const float* centroids;  ///< null with encoded::row
   std::int64_t centroid_stride;
   std::int64_t page_bytes;
@@ -53,6 +54,7 @@ class row_decoder {
   __device__ __forceinline__ float4 four(std::int32_t first) const {
     float4 w = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (first >= from_.dim) return w;
+    if (from_.steps != nullptr) return of_numbers(first);
     if (from_.piece_dim % 4 == 0) {
       const std::int32_t piece = piece_of(first);
       return *reinterpret_cast<const float4*>(codeword(piece) + (first - piece * from_.piece_dim));
@@ -75,6 +77,33 @@ class row_decoder {
   }
 
  private:
+  /// Elements of uniform codes. A lane's pieces are whole words, so that four neighbours lie in one.
+  __device__ __forceinline__ float4 of_numbers(std::int32_t first) const {
+    const std::int32_t t =
+        (first >= from_.lane_pieces) + (first >= 2 * from_.lane_pieces) + (first >= 3 * from_.lane_pieces);
+    const std::int32_t i = first - t * from_.lane_pieces;
+    const bool bytes = from_.code_bits == 8;
+    const std::uint32_t codes = word(t, bytes ? i / 4 : i / 8);
+    float each[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const std::uint32_t code =
+          bytes ? (codes >> (8 * e)) & 0xFFu : (codes >> (e % 2 * 16 + (i % 8 / 2 + e / 2) * 4)) & 0xFu;
+      const float number = static_cast<float>(code) - 0.5f * static_cast<float>(from_.codewords - 1);
+      each[e] = first + e < from_.dim ? __fmul_rn(number, from_.steps[first + e]) : 0.0f;
+    }
+    return make_float4(each[0], each[1], each[2], each[3]);
+  }
+
+  /// Word i of what lane t of the row's four holds of it.
+  __device__ __forceinline__ std::uint32_t word(std::int32_t t, std::int32_t i) const {
+    const std::int32_t at = first_word_ + i;
+    const std::int32_t plane_words = 1 << from_.plane_shift;
+    return words_[((((at >> from_.plane_shift) * static_cast<std::int32_t>(kWarpLanes)) + lane_ + t)
+                   << from_.plane_shift) +
+                  (at & (plane_words - 1))];
+  }
+
   __device__ __forceinline__ std::int32_t piece_of(std::int32_t element) const {
     return from_.piece_shift >= 0 ? element >> from_.piece_shift : element / from_.piece_dim;
   }
@@ -86,12 +115,7 @@ class row_decoder {
         (piece >= from_.lane_pieces) + (piece >= 2 * from_.lane_pieces) + (piece >= 3 * from_.lane_pieces);
     const std::int32_t i = piece - t * from_.lane_pieces;
     const bool bytes = from_.code_bits == 8;
-    const std::int32_t word = first_word_ + (bytes ? i / 4 : i / 8);
-    const std::int32_t plane_words = 1 << from_.plane_shift;
-    const std::int32_t at =
-        ((((word >> from_.plane_shift) * static_cast<std::int32_t>(kWarpLanes)) + lane_ + t) << from_.plane_shift) +
-        (word & (plane_words - 1));
-    const std::uint32_t codes = words_[at];
+    const std::uint32_t codes = word(t, bytes ? i / 4 : i / 8);
     return bytes ? (codes >> (i % 4 * 8)) & 0xFFu : (codes >> (i % 2 * 16 + i % 8 / 2 * 4)) & 0xFu;
   }
 

@@ -34,13 +34,15 @@ struct scan_pair {
 
 /// The pairs of one pass, grouped by list.
 struct scan_pass {
-  std::uint32_t* counts = nullptr;   ///< [nlist] pairs, zero before each search
-  std::uint32_t* offsets = nullptr;  ///< [nlist]
+  std::uint32_t* counts = nullptr;      ///< [nlist] pairs, zero before each search
+  std::uint32_t* pair_count = nullptr;  ///< zero before each search, as the next two
+  std::uint32_t* offsets = nullptr;     ///< [nlist]
   scan_pair* pairs = nullptr;
   scan_item* items = nullptr;
   std::uint32_t* item_count = nullptr;
-  std::uint32_t* next_item = nullptr;  ///< zero before each search
-  std::int32_t lists_of_query = 0;     ///< the first so many of its probes
+  std::uint32_t* next_item = nullptr;
+  std::uint32_t item_room = ~0u;
+  std::int32_t lists_of_query = 0;  ///< the first so many of its probes
   std::int32_t queries_of_item = 0;
   std::uint32_t chunk_pages = 0;  ///< of a list, at least
   std::uint32_t most_chunks = 0;
@@ -77,6 +79,8 @@ struct filter_batch {
   std::uint32_t capacity = 0;
   scan_pass sample;
   scan_pass all;
+  void* zeroed = nullptr;  ///< what of both is zero before each search, in one piece
+  std::int64_t zeroed_bytes = 0;
 };
 
 /// Whether matrix units serve this shape.
@@ -91,6 +95,23 @@ void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int mult
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch);
 /// Rows that reach the threshold, into `hits`.
 void launch_filter_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
+
+/// Queries whose hits did not fit, and what becomes of them.
+struct retry_plan {
+  const std::uint32_t* which = nullptr;
+  const std::uint32_t* which_count = nullptr;
+  std::uint32_t* retried = nullptr;  ///< those that have a lower threshold now, and no hits
+  std::uint32_t* retried_count = nullptr;
+  std::uint32_t* left = nullptr;  ///< the others
+  std::uint32_t* left_count = nullptr;
+  scan_item* items = nullptr;
+  std::uint32_t* item_count = nullptr;  ///< may exceed the room
+  std::uint32_t* next_item = nullptr;
+  std::uint32_t item_room = 0;
+};
+
+/// Lowers the thresholds of `which` to what the best of the hits that they have say, and scans their lists again.
+void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const retry_plan& plan, int multiprocessors);
 
 /// Orders distances: a larger key is a smaller distance.
 SHORTLIST_HOST_DEVICE std::uint32_t distance_key(float distance) { return ~core::ascending_key(distance); }

@@ -5,6 +5,7 @@
 // was known of, or whose hits do not fit, is left to a search of all rows of its lists.
 #include <algorithm>
 
+#include "core/ivf_pq_plan.hpp"
 #include "cuda/device/cluster.cuh"
 #include "cuda/ivf_pq/filter_answer.hpp"
 #include "cuda/runtime/launch.cuh"
@@ -15,6 +16,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr std::int64_t kLeastCapacity = 1024;
+constexpr std::int64_t kMostCapacity = 16'384;  // what shared memory holds beside the rest
 constexpr std::int64_t kHitsPerRow = 16;
 
 struct answer_shared {
@@ -72,7 +74,8 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
   std::uint64_t* chosen = keys + plan.batch.capacity;
   auto* staged = reinterpret_cast<float*>(chosen + plan.room);
-  const std::int64_t query = blockIdx.x;
+  if (plan.which && blockIdx.x >= *plan.which_count) return;
+  const std::int64_t query = plan.which ? plan.which[blockIdx.x] : blockIdx.x;
   const std::uint32_t found = plan.batch.hit_counts[query];
   const float margin = plan.batch.margins[query];
   const std::uint32_t kept = plan.answer.by_code;
@@ -115,16 +118,20 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
 // ---- few rows a query: a warp each
 
 constexpr int kWarpRows = 128;     // of an answer by code
-constexpr int kWarpRoom = 256;     // rows of a query that are scored
 constexpr int kHitsOfLane = 16;    // whose distances stay in registers
 constexpr int kLanesOfScore = 8;   // of a row that is scored
 constexpr int kScoredOfLanes = 2;  // rows of those lanes at once
 constexpr int kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;
 
-struct warp_shared {
-  std::uint64_t keys[kWarpRoom];
-  std::uint64_t best[kWarpRows];
+/// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
+struct warp_memory {
+  std::uint64_t* keys;
+  std::uint64_t* best;
+  float* staged;
 };
+
+/// Rows of a query that are scored, at most: those asked for, and what a margin adds of ordinary data.
+constexpr std::uint32_t warp_room(std::uint32_t by_code) { return by_code + by_code / 2 + 32; }
 
 /// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `four(r, at)` is elements [at, at + 4) of row r.
 template <bool L2, class Four>
@@ -149,8 +156,8 @@ __device__ __forceinline__ float sum_by_eights(std::int32_t dim, const float* st
 template <bool L2>
 class warp_answer {
  public:
-  __device__ warp_answer(const filter_answer_plan& plan, warp_shared& shared, float* staged, std::int64_t query)
-      : plan_(plan), shared_(shared), staged_(staged), query_(query), lane_(static_cast<int>(threadIdx.x % kWarp)) {}
+  __device__ warp_answer(const filter_answer_plan& plan, const warp_memory& memory, std::int64_t query)
+      : plan_(plan), memory_(memory), query_(query), lane_(static_cast<int>(threadIdx.x % kWarp)) {}
 
   /// @returns false if the filter does not serve the query.
   __device__ bool run() {
@@ -162,18 +169,20 @@ class warp_answer {
       return false;
     hits_ = plan_.batch.hits + query_ * plan_.batch.capacity;
     std::uint32_t n = choose(found, kept, margin);
-    if (n > kWarpRoom) return false;
+    if (n > plan_.room) return false;
     const metric by = plan_.answer.results.by;
     if (!plain) {
       stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
-      const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged_, plan_.codes.dim, lane_) : 0.0f;
+      const float inverse_norm =
+          by == metric::cosine ? inverse_norm_of_query(memory_.staged, plan_.codes.dim, lane_) : 0.0f;
       score_codes(n, inverse_norm);
       if (lane_ == 0 && plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
     }
     if (plan_.answer.rows != nullptr && n > 0) {
       if (!plain) n = keep_best(n, kept);
       stage(plan_.answer.queries + query_ * plan_.answer.query_stride);
-      const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged_, plan_.answer.dim, lane_) : 0.0f;
+      const float inverse_norm =
+          by == metric::cosine ? inverse_norm_of_query(memory_.staged, plan_.answer.dim, lane_) : 0.0f;
       score_rows(n, inverse_norm);
     }
     write(n);
@@ -185,7 +194,7 @@ class warp_answer {
     const std::int32_t dim = plan_.answer.dim;
     const std::int32_t padded = (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
     __syncwarp();
-    for (std::int32_t i = lane_; i < padded; i += kWarp) staged_[i] = i < dim ? query[i] : core::kQueryPadding;
+    for (std::int32_t i = lane_; i < padded; i += kWarp) memory_.staged[i] = i < dim ? query[i] : core::kQueryPadding;
     __syncwarp();
   }
 
@@ -234,7 +243,7 @@ class warp_answer {
     const auto enter = [&](std::uint32_t at, bool is_near) {
       const unsigned who = __ballot_sync(kFullWarp, is_near);
       const std::uint32_t place = n + __popc(who & ((1u << lane_) - 1));
-      if (is_near && place < kWarpRoom) shared_.keys[place] = core::row_key(0, static_cast<slot>(hits_[at]));
+      if (is_near && place < plan_.room) memory_.keys[place] = core::row_key(0, static_cast<slot>(hits_[at]));
       n += __popc(who);
     };
 #pragma unroll
@@ -256,7 +265,7 @@ class warp_answer {
       std::uint32_t lists[kScoredOfLanes];
 #pragma unroll
       for (int r = 0; r < kScoredOfLanes; r++) lists[r] = plan_.codes.centroids ? plan_.codes.list_of(slots[r]) : 0;
-      const float sum = sum_by_eights<L2>(plan_.codes.dim, staged_, lane_, [&](int r, std::int32_t at) {
+      const float sum = sum_by_eights<L2>(plan_.codes.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
         return decoded_four(plan_.codes, slots[r], lists[r], at);
       });
       return core::row_key(core::score_key(code_score(sum, by, inverse_norm), by),
@@ -268,7 +277,7 @@ class warp_answer {
     const answer_plan& answer = plan_.answer;
     const metric by = answer.results.by;
     for_rows(n, [&](const std::uint32_t(&positions)[kScoredOfLanes], int mine) {
-      const float sum = sum_by_eights<L2>(answer.dim, staged_, lane_, [&](int r, std::int32_t at) {
+      const float sum = sum_by_eights<L2>(answer.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
         return load_four(answer.type, answer.rows + positions[r] * answer.row_stride_bytes, at);
       });
       const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
@@ -285,10 +294,10 @@ class warp_answer {
       const std::uint32_t at = first + lane_ / kLanesOfScore * kScoredOfLanes;
       std::uint32_t numbers[kScoredOfLanes];
 #pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = core::position_of(shared_.keys[min(at + r, n - 1)]);
+      for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = core::position_of(memory_.keys[min(at + r, n - 1)]);
       __syncwarp();
       const std::uint64_t key = key_of(numbers, mine);
-      if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) && at + mine < n) shared_.keys[at + mine] = key;
+      if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) && at + mine < n) memory_.keys[at + mine] = key;
       __syncwarp();
     }
   }
@@ -297,10 +306,10 @@ class warp_answer {
   template <class F>
   __device__ __forceinline__ void rank(std::uint32_t n, F f) const {
     for (std::uint32_t i = lane_; i < n; i += kWarp) {
-      const std::uint64_t key = shared_.keys[i];
+      const std::uint64_t key = memory_.keys[i];
       std::uint32_t better = 0;
 #pragma unroll 4
-      for (std::uint32_t j = 0; j < n; j++) better += shared_.keys[j] > key;
+      for (std::uint32_t j = 0; j < n; j++) better += memory_.keys[j] > key;
       f(better, key);
     }
     __syncwarp();
@@ -309,9 +318,9 @@ class warp_answer {
   __device__ std::uint32_t keep_best(std::uint32_t n, std::uint32_t kept) {
     if (n <= kept) return n;
     rank(n, [&](std::uint32_t place, std::uint64_t key) {
-      if (place < kept) shared_.best[place] = key;
+      if (place < kept) memory_.best[place] = key;
     });
-    for (std::uint32_t i = lane_; i < kept; i += kWarp) shared_.keys[i] = shared_.best[i];
+    for (std::uint32_t i = lane_; i < kept; i += kWarp) memory_.keys[i] = memory_.best[i];
     __syncwarp();
     return kept;
   }
@@ -325,8 +334,7 @@ class warp_answer {
   }
 
   const filter_answer_plan& plan_;
-  warp_shared& shared_;
-  float* staged_;
+  warp_memory memory_;
   std::int64_t query_;
   int lane_;
   const std::uint64_t* hits_ = nullptr;
@@ -334,21 +342,25 @@ class warp_answer {
 
 template <bool L2>
 __global__ void __launch_bounds__(kThreads) warp_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
-  auto* shared = reinterpret_cast<warp_shared*>(dynamic_shared());
-  auto* staged = reinterpret_cast<float*>(shared + kWarps);
   const std::uint32_t warp = threadIdx.x / kWarp;
-  const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
-  if (query >= plan.batch.count) return;
+  const std::int64_t turn = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  if (turn >= (plan.which ? *plan.which_count : plan.batch.count)) return;
+  const std::int64_t query = plan.which ? plan.which[turn] : turn;
   const std::int32_t padded = (plan.answer.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
-  if (!warp_answer<L2>(plan, shared[warp], staged + warp * padded, query).run() && threadIdx.x % kWarp == 0)
+  const std::uint32_t keys = plan.room + plan.answer.by_code;
+  auto* begin = reinterpret_cast<std::uint64_t*>(dynamic_shared()) + warp * keys;
+  const warp_memory memory{begin, begin + plan.room,
+                           reinterpret_cast<float*>(dynamic_shared() + (kWarps * keys + 1) / 2 * 16) + warp * padded};
+  if (!warp_answer<L2>(plan, memory, query).run() && threadIdx.x % kWarp == 0)
     plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
 }
 
 }  // namespace
 
 std::int64_t hits_capacity(std::int64_t by_code) {
+  if (const auto forced = core::forced_hits()) return *forced;
   std::int64_t capacity = kLeastCapacity;
-  while (capacity < kHitsPerRow * by_code) capacity *= 2;
+  while (capacity < kHitsPerRow * by_code && capacity < kMostCapacity) capacity *= 2;
   return capacity;
 }
 
@@ -357,9 +369,11 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
   const std::int64_t query_bytes =
       (plan.answer.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums * 4;
   if (plan.answer.by_code <= kWarpRows) {
-    const launch_shape shape{.grid = dim3((static_cast<unsigned>(plan.batch.count) + kWarps - 1) / kWarps),
-                             .threads = kThreads,
-                             .shared_bytes = kWarps * (static_cast<std::int64_t>(sizeof(warp_shared)) + query_bytes)};
+    plan.room = warp_room(plan.answer.by_code);
+    const launch_shape shape{
+        .grid = dim3((static_cast<unsigned>(plan.batch.count) + kWarps - 1) / kWarps),
+        .threads = kThreads,
+        .shared_bytes = (kWarps * (plan.room + plan.answer.by_code) + 1) / 2 * 16 + kWarps * query_bytes};
     return launch(l2 ? warp_answer_kernel<true> : warp_answer_kernel<false>, shape, stream, plan,
                   "launching the answers of a batch");
   }

@@ -15,7 +15,9 @@ struct filter_answer_plan {
   filter_batch batch;
   decoder codes;
   answer_plan answer;
-  std::uint32_t* unanswered = nullptr;  ///< queries that the filter could not serve
+  const std::uint32_t* which = nullptr;        ///< the queries to answer, or null: all
+  const std::uint32_t* which_count = nullptr;  ///< how many, if they are given
+  std::uint32_t* unanswered = nullptr;         ///< queries that the filter could not serve
   std::uint32_t* unanswered_count = nullptr;
   unsigned long long* decoded = nullptr;  ///< counts rows
   std::uint32_t room = 0;                 ///< of rows that are scored

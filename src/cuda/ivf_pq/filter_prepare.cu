@@ -12,7 +12,7 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kPlanThreads = 1024;
+constexpr int kPlanThreads = 128;
 constexpr std::uint32_t kSampledShare = 4;  // of long lists
 
 /// Sums over the warp, known to all lanes.
@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
   if (query >= batch.count) return;
   const float* x = batch.queries + query * batch.query_stride;
   const float scale = batch.header->query_scale;
+  const double inverse_scale = 1.0 / scale;  // exact: a power of two
 
   query_sums sums{};
   float finite = 0.0f;
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
     if (in_piece < piece_dim && i < dim) {
       const double weighted = shape.uniform ? static_cast<double>(x[i]) * batch.steps[i] : static_cast<double>(x[i]);
       half = __half2float(__float2half_rn(-static_cast<float>(weighted) * scale));
-      const double lost = weighted + static_cast<double>(half) / scale;
+      const double lost = weighted + static_cast<double>(half) * inverse_scale;
       sums.squares += static_cast<double>(x[i]) * x[i];
       sums.weighted_squares += weighted * weighted;
       sums.lost_squares += lost * lost;
@@ -169,41 +170,31 @@ __device__ std::uint32_t share_of(std::uint32_t all, std::uint32_t i, std::uint3
   return static_cast<std::uint32_t>(static_cast<std::uint64_t>(all) * i / parts);
 }
 
-/// Where each list's pairs begin, and the items. A block a pass; a thread some neighbouring lists.
+/// Where each list's pairs begin, and the items: a thread a list, blocks in any order, y a pass. What a block's lists
+/// take it takes at once.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ filter_batch batch) {
   __shared__ uint2 warps[kPlanThreads / kWarp];
-  const scan_pass& pass = blockIdx.x == 0 ? batch.all : batch.sample;
-  const auto nlist = static_cast<std::uint32_t>(batch.shape.nlist);
-  const std::uint32_t lists = (nlist + kPlanThreads - 1) / kPlanThreads;
-  const std::uint32_t begin = min(nlist, threadIdx.x * lists);
-  const std::uint32_t end = min(nlist, begin + lists);
-  uint2 mine = make_uint2(0, 0);
-#pragma unroll 4
-  for (std::uint32_t list = begin; list < end; list++) {
-    const std::uint32_t pairs = pass.counts[list];
-    const pass_shape cut = shape_of_list(pass, pairs, batch.lists.sizes[list]);
-    mine = make_uint2(mine.x + pairs, mine.y + cut.groups * cut.chunks);
-  }
+  __shared__ uint2 begin;
+  const scan_pass& pass = blockIdx.y == 0 ? batch.all : batch.sample;
+  const std::uint32_t list = blockIdx.x * kPlanThreads + threadIdx.x;
+  const bool is_real = list < static_cast<std::uint32_t>(batch.shape.nlist);
+  const std::uint32_t pairs = is_real ? pass.counts[list] : 0;
+  const pass_shape cut = shape_of_list(pass, pairs, is_real ? batch.lists.sizes[list] : 0);
+  const uint2 mine = make_uint2(pairs, cut.groups * cut.chunks);
   uint2 before = sum_before(mine, warps);
-  if (threadIdx.x == kPlanThreads - 1) {
-    *pass.item_count = before.y + mine.y;
-    *pass.next_item = 0;
-  }
-#pragma unroll 2
-  for (std::uint32_t list = begin; list < end; list++) {
-    const std::uint32_t pairs = pass.counts[list];
-    const pass_shape cut = shape_of_list(pass, pairs, batch.lists.sizes[list]);
-    pass.offsets[list] = before.x;
-    for (std::uint32_t group = 0; group < cut.groups; group++) {
-      const std::uint32_t at = group * cut.pairs;
-      for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++) {
-        const std::uint32_t first = share_of(cut.pages, chunk, cut.chunks);
-        pass.items[before.y + group * cut.chunks + chunk] = {before.x + at, min(cut.pairs, pairs - at),
-                                                             batch.lists.first[list] + first,
-                                                             share_of(cut.pages, chunk + 1, cut.chunks) - first};
-      }
+  if (threadIdx.x == kPlanThreads - 1)
+    begin = make_uint2(atomicAdd(pass.pair_count, before.x + mine.x), atomicAdd(pass.item_count, before.y + mine.y));
+  __syncthreads();
+  before = make_uint2(before.x + begin.x, before.y + begin.y);
+  if (is_real) pass.offsets[list] = before.x;
+  for (std::uint32_t group = 0; group < cut.groups; group++) {
+    const std::uint32_t at = group * cut.pairs;
+    for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++) {
+      const std::uint32_t first = share_of(cut.pages, chunk, cut.chunks);
+      pass.items[before.y + group * cut.chunks + chunk] = {before.x + at, min(cut.pairs, pairs - at),
+                                                           batch.lists.first[list] + first,
+                                                           share_of(cut.pages, chunk + 1, cut.chunks) - first};
     }
-    before = make_uint2(before.x + pairs, before.y + cut.groups * cut.chunks);
   }
 }
 
@@ -311,6 +302,56 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
 
 unsigned blocks_of(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
+/// A warp a query.
+__global__ void __launch_bounds__(kThreads)
+    retry_kernel(const __grid_constant__ filter_batch batch, const __grid_constant__ retry_plan plan) {
+  const int lane = threadIdx.x % kWarp;
+  const std::uint32_t turn = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
+  if (turn >= *plan.which_count) return;
+  const std::uint32_t query = plan.which[turn];
+  const float margin = batch.margins[query];
+  const auto nprobe = static_cast<std::uint32_t>(batch.nprobe);
+  bool is_retried = batch.hit_counts[query] > batch.capacity && batch.capacity >= batch.wanted &&
+                    margin < __uint_as_float(0x7F800000u);
+  std::uint32_t first = 0;
+  if (is_retried) {
+    if (lane == 0) first = atomicAdd(plan.item_count, nprobe);
+    first = __shfl_sync(kFullWarp, first, 0);
+    is_retried = first + nprobe <= plan.item_room;
+    for (std::uint32_t at = first + lane; !is_retried && at < plan.item_room; at += kWarp) plan.items[at] = {};
+  }
+  if (!is_retried) {
+    if (lane == 0) plan.left[atomicAdd(plan.left_count, 1u)] = query;
+    return;
+  }
+  const std::uint64_t* hits = batch.hits + static_cast<std::int64_t>(query) * batch.capacity;
+  std::uint32_t low = 1;
+  std::uint32_t high = ~0u;
+  while (low < high) {  // the largest that as many hits reach as are wanted
+    const std::uint32_t middle = high - (high - low) / 2;
+    std::uint32_t count = 0;
+    for (std::uint32_t i = lane; i < batch.capacity; i += kWarp)
+      count += static_cast<std::uint32_t>(hits[i] >> 32) >= middle;
+    count = __reduce_add_sync(kFullWarp, count);
+    if (count >= batch.wanted)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  for (std::uint32_t probe = lane; probe < nprobe; probe += kWarp) {
+    const std::int64_t at = static_cast<std::int64_t>(query) * nprobe + probe;
+    const std::int64_t list = batch.probes[at];
+    const std::uint32_t rows = batch.lists.sizes[list];
+    plan.items[first + probe] = {
+        batch.all.offsets[list] + batch.places[at], 1, batch.lists.first[list],
+        (rows + static_cast<std::uint32_t>(core::kPageRows) - 1) / static_cast<std::uint32_t>(core::kPageRows)};
+  }
+  if (lane != 0) return;
+  batch.thresholds[query] = distance_of_key(low) + margin;
+  batch.hit_counts[query] = 0;
+  plan.retried[atomicAdd(plan.retried_count, 1u)] = query;
+}
+
 }  // namespace
 
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch) {
@@ -320,13 +361,23 @@ void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch) {
 
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   const std::int64_t pairs = static_cast<std::int64_t>(batch.count) * batch.nprobe;
-  const auto counts_bytes = static_cast<std::size_t>(batch.shape.nlist) * sizeof(std::uint32_t);
-  check(cudaMemsetAsync(batch.all.counts, 0, counts_bytes, stream), "clearing the counts of lists");
-  check(cudaMemsetAsync(batch.sample.counts, 0, counts_bytes, stream), "clearing the counts of lists");
+  check(cudaMemsetAsync(batch.zeroed, 0, static_cast<std::size_t>(batch.zeroed_bytes), stream), "clearing counts");
   count_kernel<<<blocks_of(pairs), kThreads, 0, stream>>>(batch);
-  plan_kernel<<<2, kPlanThreads, 0, stream>>>(batch);
+  const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
+  plan_kernel<<<dim3(list_blocks, 2), kPlanThreads, 0, stream>>>(batch);
   fill_kernel<<<blocks_of(pairs), kThreads, 0, stream>>>(batch);
   check(cudaGetLastError(), "launching the grouping of queries by list");
+}
+
+void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const retry_plan& plan, int multiprocessors) {
+  retry_kernel<<<blocks_of(std::int64_t{kWarp} * batch.count), kThreads, 0, stream>>>(batch, plan);
+  check(cudaGetLastError(), "launching lower thresholds");
+  filter_batch again = batch;
+  again.all.items = plan.items;
+  again.all.item_count = plan.item_count;
+  again.all.next_item = plan.next_item;
+  again.all.item_room = plan.item_room;
+  launch_filter_scan(stream, again, multiprocessors);
 }
 
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch) {

@@ -71,7 +71,7 @@ class scan_block {
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(static_cast<int>(threadIdx.x / kWarp)),
-        item_count_(*pass_.item_count),
+        item_count_(min(*pass_.item_count, pass_.item_room)),
         page_bytes_(batch.page_bytes),
         unit_(batch.header->unit),
         inverse_unit_(batch.header->inverse_unit) {}
@@ -82,8 +82,8 @@ class scan_block {
       auto* to = reinterpret_cast<uint4*>(shared_.table);
       for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared_.table) / 16); i += kThreads) to[i] = from[i];
     }
-    if (threadIdx.x == 0) {
-      shared_.hit_count = 0;
+    if (threadIdx.x == 0) shared_.hit_count = 0;
+    if (warp_ == kWarps - 1) {
       take_item(0);
       take_item(1);
     }
@@ -94,7 +94,7 @@ class scan_block {
     for (int turn = 0;; turn++) {
       const scan_item item = shared_.items[turn % 3];
       if (item.pairs == 0) break;
-      if (threadIdx.x == kThreads - 1) take_item((turn + 2) % 3);
+      if (warp_ == kWarps - 1) take_item((turn + 2) % 3);
       if constexpr (Sample) {
         for (int i = threadIdx.x; i < static_cast<int>(item.pairs) * kGroupsOfList; i += kThreads)
           shared_.least[i] = __uint_as_float(0x7F800000u);
@@ -110,9 +110,24 @@ class scan_block {
   }
 
  private:
+  /// The next item, whose pages are sent for; one warp.
   __device__ void take_item(int place) {
-    const std::uint32_t number = atomicAdd(pass_.next_item, 1u);
-    shared_.items[place] = number < item_count_ ? pass_.items[number] : scan_item{};
+    std::uint32_t number = 0;
+    if (lane_ == 0) number = atomicAdd(pass_.next_item, 1u);
+    number = __shfl_sync(kFullWarp, number, 0);
+    scan_item item{};
+    if (number < item_count_) item = pass_.items[number];
+    if (lane_ == 0) shared_.items[place] = item;
+    if constexpr (Form != code_form::halves) send_for_pages(item);
+  }
+
+  __device__ void send_for_pages(const scan_item& item) const {
+    for (std::uint32_t i = lane_; i < item.pages; i += kWarp) {
+      const std::byte* page = batch_.lists.pages + batch_.lists.table[item.table_at + i] * page_bytes_;
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(page),
+                   "r"(static_cast<std::uint32_t>(page_bytes_))
+                   : "memory");
+    }
   }
 
   /// Brings an item's queries in.

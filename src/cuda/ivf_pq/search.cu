@@ -29,7 +29,9 @@ constexpr std::int64_t kLeastSampled = 2;   // lists of a query
 constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
 constexpr std::int64_t kManyProbes = 16;
 constexpr std::uint32_t kSampledPages = 24;  // of a list
-constexpr std::int64_t kFewPairs = 4096;     // of query and list: so few are cut finer, to be spread over the GPU
+constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
+constexpr std::int64_t kCounts = 5;
+constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut finer, to be spread over the GPU
 constexpr std::int32_t kChunkPages = 64;
 constexpr std::int32_t kMostChunks = 16;
 constexpr std::int32_t kChunkPagesOfFew = 8;
@@ -41,7 +43,9 @@ std::int64_t rows_by_code(std::int64_t k, std::int64_t refine_ratio) {
 
 std::int64_t sampled_lists(std::int64_t by_code, std::int64_t nprobe) {
   const std::int64_t least = nprobe > kManyProbes ? kSampledOfMany : kLeastSampled;
-  return std::min(nprobe, std::max(least, (kSampledPerRow * by_code + kGroupsOfList - 1) / kGroupsOfList));
+  const std::int64_t for_groups = (kSampledPerRow * by_code + kGroupsOfList - 1) / kGroupsOfList;
+  const std::int64_t for_room = nprobe * by_code / hits_capacity(by_code);  // if rows of far lists are as good
+  return std::min(nprobe, std::max({least, for_groups, for_room}));
 }
 
 bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
@@ -59,8 +63,9 @@ struct search_memory {
   std::int64_t* probes = nullptr;
   float* probe_scores = nullptr;
   float* turned = nullptr;
-  std::uint32_t* unanswered = nullptr;
-  std::uint32_t* unanswered_count = nullptr;
+  std::uint32_t* unanswered = nullptr;  // by the first scan
+  std::uint32_t* counts = nullptr;      // of the three lists of queries, then the items of a retry and its next
+  retry_plan retry;
   unsigned long long* counters = nullptr;  // rows decoded, queries not filtered
   std::uint64_t* exact_keys = nullptr;
   std::int64_t exact_capacity = 0;
@@ -76,7 +81,6 @@ struct search_shape_of_batch {
 
 void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::ivf_pq_shape& shape, bool sample) {
   pass.queries_of_item = queries_of_item(shape, sample);
-  pass.counts = carve.take<std::uint32_t>(shape.nlist);
   pass.offsets = carve.take<std::uint32_t>(shape.nlist);
   pass.pairs = carve.take<scan_pair>(pairs);
   const std::int64_t few = std::min(pairs, kFewPairs);
@@ -84,8 +88,21 @@ void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::
       carve.take<scan_item>(sample ? most_items(pairs, shape.nlist, pass.queries_of_item, 1)
                                    : std::max(most_items(few, shape.nlist, pass.queries_of_item, kMostChunksOfFew),
                                               most_items(pairs, shape.nlist, pass.queries_of_item, kMostChunks)));
-  pass.item_count = carve.take<std::uint32_t>(1);
-  pass.next_item = carve.take<std::uint32_t>(1);
+}
+
+/// What is zero before each search.
+void carve_zeroed(carver& carve, filter_batch& filter, std::int64_t nlist) {
+  constexpr std::int64_t kNumbers = 3;  // beside the counts
+  filter.zeroed_bytes = 2 * (nlist + kNumbers) * static_cast<std::int64_t>(sizeof(std::uint32_t));
+  auto* at = carve.take<std::uint32_t>(2 * (nlist + kNumbers));
+  filter.zeroed = at;
+  for (scan_pass* pass : {&filter.sample, &filter.all}) {
+    pass->counts = at;
+    pass->pair_count = at + nlist;
+    pass->item_count = at + nlist + 1;
+    pass->next_item = at + nlist + 2;
+    at += nlist + kNumbers;
+  }
 }
 
 search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool turns, const search_shape_of_batch& batch,
@@ -97,8 +114,17 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
     memory.coarse = carve.take<std::byte>(
         coarse_search_bytes(shape.dim, shape.nlist, batch.queries, batch.nprobe, multiprocessors));
   }
-  memory.unanswered_count = carve.take<std::uint32_t>(1);
+  memory.counts = carve.take<std::uint32_t>(kCounts);
   memory.unanswered = carve.take<std::uint32_t>(batch.queries);
+  retry_plan& retry = memory.retry;
+  retry.which = memory.unanswered;
+  retry.which_count = memory.counts;
+  retry.retried = carve.take<std::uint32_t>(batch.queries);
+  retry.retried_count = memory.counts + 1;
+  retry.left = carve.take<std::uint32_t>(batch.queries);
+  retry.left_count = memory.counts + 2;
+  retry.item_count = memory.counts + 3;
+  retry.next_item = memory.counts + 4;
   memory.probes = carve.take<std::int64_t>(pairs);
   memory.probe_scores = carve.take<float>(pairs);
   if (turns) memory.turned = carve.take<float>(batch.queries * shape.dim);
@@ -111,6 +137,8 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
 
   filter_batch& filter = memory.filter;
   const std::int64_t sampled = sampled_lists(batch.by_code, batch.nprobe);
+  retry.item_room = static_cast<std::uint32_t>(std::min(pairs, kMostRetryItems));
+  retry.items = carve.take<scan_item>(retry.item_room);
   filter.capacity = static_cast<std::uint32_t>(hits_capacity(batch.by_code));
   filter.columns = carve.take<__half>(batch.queries * page_layout(shape).padded_halves());
   filter.margins = carve.take<float>(batch.queries);
@@ -125,6 +153,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   filter.sample.lists_of_query = static_cast<std::int32_t>(sampled);
   carve_pass(carve, filter.sample, batch.queries * sampled, shape, true);
   carve_pass(carve, filter.all, pairs, shape, false);
+  carve_zeroed(carve, filter, shape.nlist);
   return memory;
 }
 
@@ -259,12 +288,18 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   answers.codes = codes;
   answers.answer = answer;
   answers.unanswered = memory.unanswered;
-  answers.unanswered_count = memory.unanswered_count;
+  answers.unanswered_count = memory.counts;
   answers.decoded = memory.counters;
-  check(cudaMemsetAsync(memory.unanswered_count, 0, sizeof(std::uint32_t), stream), "clearing a count");
+  check(cudaMemsetAsync(memory.counts, 0, kCounts * sizeof(std::uint32_t), stream), "clearing counts");
   launch_filter_answers(stream, answers);
-  exact.which = memory.unanswered;
-  exact.count = memory.unanswered_count;
+  launch_retry_scan(stream, filter, memory.retry, multiprocessors);
+  answers.which = memory.retry.retried;
+  answers.which_count = memory.retry.retried_count;
+  answers.unanswered = memory.retry.left;
+  answers.unanswered_count = memory.retry.left_count;
+  launch_filter_answers(stream, answers);
+  exact.which = memory.retry.left;
+  exact.count = memory.retry.left_count;
   launch_exact_search(stream, exact);
 }
 
@@ -276,6 +311,7 @@ decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& li
   decoder made{};
   made.pages = lists.pages;
   made.codebook = model.codebook;
+  made.steps = shape.uniform ? model.steps : nullptr;
   if (shape.encodes == encoded::residual) made.centroids = static_cast<const float*>(model.probes.rows);
   made.centroid_stride = model.probes.row_stride_bytes / 4;
   made.page_bytes = layout.page_bytes();
