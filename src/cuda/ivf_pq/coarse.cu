@@ -163,12 +163,12 @@ __global__ void __launch_bounds__(kThreads)
   const auto of_sample = static_cast<std::uint32_t>(batch.sample.queries_of_item);
   const std::uint32_t item = query / of_sample * cut.samples + sample;
   const std::uint32_t first = item * of_sample;
-  batch.sample.pairs[first + query % of_sample] = {at, base};
+  batch.sample.pairs[first + query % of_sample] = {at, base, 0.0f};
   if (query % of_sample == 0)
     batch.sample.items[item] = {first, min(of_sample, count - query), cut.pages / cut.samples * sample,
                                 cut.sample_pages};
   if (sample != 0) return;
-  batch.all.pairs[query] = {query, base};
+  batch.all.pairs[query] = {query, base, 0.0f};
   const auto of_item = static_cast<std::uint32_t>(batch.all.queries_of_item);
   if (query % of_item != 0) return;
   for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++)
@@ -264,6 +264,7 @@ void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::by
   filter.queries = request.queries;
   filter.query_stride = request.query_stride;
   filter.count = static_cast<std::int32_t>(request.query_count);
+  filter.pairs_by_query = true;
   filter.wanted = static_cast<std::uint32_t>(std::min(request.k, rows.count));
   launch_prepare_queries(stream, filter);
   const std::int64_t threads = request.query_count * cut.samples;

@@ -27,9 +27,10 @@ struct scan_item {
 };
 
 /// A query that looks at a list.
-struct scan_pair {
-  std::uint32_t query;  ///< in a sample, query * sampled lists + the list's rank
-  float base;           ///< distance to the list's centroid, and what else all of its rows share
+struct alignas(16) scan_pair {
+  std::uint32_t query = 0;  ///< in a sample, query * sampled lists + the list's rank
+  float base = 0.0f;        ///< distance to the list's centroid, and what else all of its rows share
+  float limit = 0.0f;       ///< of products, which rows of the answer do not exceed; finite, so that empty places do
 };
 
 /// The pairs of one pass, grouped by list.
@@ -79,7 +80,8 @@ struct filter_batch {
   std::uint32_t capacity = 0;
   scan_pass sample;
   scan_pass all;
-  void* zeroed = nullptr;  ///< what of both is zero before each search, in one piece
+  bool pairs_by_query = false;  ///< all.pairs are the queries, in order, and there before thresholds are
+  void* zeroed = nullptr;       ///< what of both is zero before each search, in one piece
   std::int64_t zeroed_bytes = 0;
 };
 
@@ -89,7 +91,10 @@ bool has_filter(const core::ivf_pq_shape& shape);
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
 
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch);
+/// Items of both passes, and the pairs of the sample.
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch);
+/// The pairs of the full pass, when thresholds are known.
+void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch);
 /// Least distances of groups of rows, into `minima`.
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch);

@@ -208,21 +208,41 @@ __device__ float base_of(const filter_batch& batch, std::int64_t query, std::int
   return inverse_norm < 0.0f ? share : share - score / inverse_norm / batch.inverse_norms[query];
 }
 
+__device__ float limit_of(const filter_batch& batch, std::uint32_t query, float base) {
+  constexpr float kLargest = 3.402823466e38f;
+  return fminf((batch.thresholds[query] - base) * batch.header->inverse_unit, kLargest);
+}
+
+__global__ void __launch_bounds__(kThreads) fill_sample_kernel(const __grid_constant__ filter_batch batch) {
+  const std::uint32_t at = blockIdx.x * kThreads + threadIdx.x;
+  const auto lists = static_cast<std::uint32_t>(batch.sample.lists_of_query);
+  if (at >= static_cast<std::uint32_t>(batch.count) * lists) return;
+  const std::uint32_t query = at / lists;
+  const std::int64_t probe = static_cast<std::int64_t>(query) * batch.nprobe + at % lists;
+  const std::int64_t list = batch.probes[probe];
+  const float base = base_of(batch, query, list, batch.probe_scores[probe]);
+  batch.sample.pairs[batch.sample.offsets[list] + batch.sample_places[at]] = {at, base, 0.0f};
+  if (batch.lists.sizes[list] > 0) return;
+  for (int group = 0; group < kGroupsOfList; group++)  // no item does it
+    batch.minima[static_cast<std::int64_t>(at) * kGroupsOfList + group] = __uint_as_float(0x7F800000u);
+}
+
 __global__ void __launch_bounds__(kThreads) fill_kernel(const __grid_constant__ filter_batch batch) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= static_cast<std::int64_t>(batch.count) * batch.nprobe) return;
-  const auto rank = static_cast<std::uint32_t>(at % batch.nprobe);
   const auto query = static_cast<std::uint32_t>(at / batch.nprobe);
   const std::int64_t list = batch.probes[at];
   const float base = base_of(batch, query, list, batch.probe_scores[at]);
-  batch.all.pairs[batch.all.offsets[list] + batch.places[at]] = {query, base};
-  if (rank < static_cast<std::uint32_t>(batch.sample.lists_of_query)) {
-    const std::uint32_t sampled = query * batch.sample.lists_of_query + rank;
-    batch.sample.pairs[batch.sample.offsets[list] + batch.sample_places[sampled]] = {sampled, base};
-    if (batch.lists.sizes[list] > 0) return;
-    for (int group = 0; group < kGroupsOfList; group++)  // no item does it
-      batch.minima[static_cast<std::int64_t>(sampled) * kGroupsOfList + group] = __uint_as_float(0x7F800000u);
-  }
+  batch.all.pairs[batch.all.offsets[list] + batch.places[at]] = {query, base, limit_of(batch, query, base)};
+}
+
+/// A query's threshold, from the distance that as many rows do not exceed as are wanted. Of queries that nothing is
+/// known of, rows need not pass.
+__device__ void set_threshold(const filter_batch& batch, std::uint32_t query, float distance) {
+  const float margin = batch.margins[query];
+  const float infinity = __uint_as_float(0x7F800000u);
+  batch.thresholds[query] = margin < infinity ? distance + margin : -infinity;
+  if (batch.pairs_by_query) batch.all.pairs[query].limit = limit_of(batch, query, batch.all.pairs[query].base);
 }
 
 struct threshold_shared {
@@ -242,14 +262,13 @@ __global__ void __launch_bounds__(kThreads) threshold_kernel(const __grid_consta
     keys[i] = is_row ? core::row_key(distance_key(least), i) : core::kNoRow;
   }
   __syncthreads();
-  float threshold = __uint_as_float(0x7F800000u);
+  float farthest = __uint_as_float(0x7F800000u);
   if (n >= batch.wanted) {
     const std::uint64_t cut = block_cut<kThreads>(keys, n, batch.wanted, 0, shared.select);
     // A cut of 1 is reached by all that there are, which may be fewer. Any other is no larger than the k-th key.
-    if (cut > 1) threshold = distance_of_key(core::key_of(cut)) + batch.margins[query];
+    if (cut > 1) farthest = distance_of_key(core::key_of(cut));
   }
-  if (!(batch.margins[query] < __uint_as_float(0x7F800000u))) threshold = -__uint_as_float(0x7F800000u);
-  if (threadIdx.x == 0) batch.thresholds[query] = threshold;
+  if (threadIdx.x == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest);
 }
 
 constexpr int kMinimaOfLane = 16;
@@ -278,7 +297,7 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
   high = __reduce_max_sync(kFullWarp, high);
   there = __reduce_add_sync(kFullWarp, there);
   const std::uint32_t wanted = batch.wanted;
-  float threshold = __uint_as_float(0x7F800000u);
+  float farthest = __uint_as_float(0x7F800000u);
   if (there >= wanted) {
     while (low < high) {
       const std::uint32_t middle = high - (high - low) / 2;
@@ -293,11 +312,9 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
         high = middle - 1;
       }
     }
-    threshold = distance_of_key(low) + batch.margins[query];
+    farthest = distance_of_key(low);
   }
-  // Of queries that nothing is known of, rows need not pass.
-  if (!(batch.margins[query] < __uint_as_float(0x7F800000u))) threshold = -__uint_as_float(0x7F800000u);
-  if (lane == 0) batch.thresholds[query] = threshold;
+  if (lane == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest);
 }
 
 unsigned blocks_of(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
@@ -338,6 +355,12 @@ __global__ void __launch_bounds__(kThreads)
     else
       high = middle - 1;
   }
+  if (lane == 0) {
+    set_threshold(batch, query, distance_of_key(low));
+    batch.hit_counts[query] = 0;
+    plan.retried[atomicAdd(plan.retried_count, 1u)] = query;
+  }
+  __syncwarp();
   for (std::uint32_t probe = lane; probe < nprobe; probe += kWarp) {
     const std::int64_t at = static_cast<std::int64_t>(query) * nprobe + probe;
     const std::int64_t list = batch.probes[at];
@@ -346,10 +369,6 @@ __global__ void __launch_bounds__(kThreads)
         batch.all.offsets[list] + batch.places[at], 1, batch.lists.first[list],
         (rows + static_cast<std::uint32_t>(core::kPageRows) - 1) / static_cast<std::uint32_t>(core::kPageRows)};
   }
-  if (lane != 0) return;
-  batch.thresholds[query] = distance_of_key(low) + margin;
-  batch.hit_counts[query] = 0;
-  plan.retried[atomicAdd(plan.retried_count, 1u)] = query;
 }
 
 }  // namespace
@@ -365,8 +384,14 @@ void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   count_kernel<<<blocks_of(pairs), kThreads, 0, stream>>>(batch);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
   plan_kernel<<<dim3(list_blocks, 2), kPlanThreads, 0, stream>>>(batch);
-  fill_kernel<<<blocks_of(pairs), kThreads, 0, stream>>>(batch);
+  const std::int64_t sampled = static_cast<std::int64_t>(batch.count) * batch.sample.lists_of_query;
+  fill_sample_kernel<<<blocks_of(sampled), kThreads, 0, stream>>>(batch);
   check(cudaGetLastError(), "launching the grouping of queries by list");
+}
+
+void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch) {
+  fill_kernel<<<blocks_of(static_cast<std::int64_t>(batch.count) * batch.nprobe), kThreads, 0, stream>>>(batch);
+  check(cudaGetLastError(), "launching the pairs of queries and lists");
 }
 
 void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const retry_plan& plan, int multiprocessors) {

@@ -25,7 +25,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kBlockHits = 1024;
-constexpr float kLargest = 3.402823466e38f;
+constexpr int kItemsAhead = 3;
 constexpr int kSampleQueries = 32;  // of an item
 constexpr int kQueries = 128;
 constexpr int kQueriesOfWide = 64;  // of items whose rows and table leave less room
@@ -48,9 +48,9 @@ struct scan_shared {
   std::uint32_t queries[2][kItemQueries];
   float least[Sample ? kItemQueries * kGroupsOfList : 4];
   std::uint64_t hits[Sample ? 2 : kBlockHits];
-  std::uint16_t hit_columns[Sample ? 4 : kBlockHits];
+  std::uint32_t hit_queries[Sample ? 4 : kBlockHits];
   std::uint32_t hit_count;
-  scan_item items[3];
+  scan_item items[kItemsAhead + 1];
 };
 
 __device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint32_t query, std::uint64_t key) {
@@ -58,23 +58,26 @@ __device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint3
   if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(query) * batch.capacity + place] = key;
 }
 
+/// A block at work. While an item is scanned, the queries of the next are copied in, and of the one after that the
+/// queries' names and the first pages' numbers are on their way, and its pages to the L2 cache: nothing waits for
+/// memory but the scan itself, which begins with a page that was asked for while the item before was scanned.
 template <code_form Form, int Steps, bool Sample>
 class scan_block {
  public:
   using shared_memory = scan_shared<Form, Steps, Sample>;
   using layout = form_layout<Form, Steps>;
   static constexpr int kChunksOfLane = Steps / 2;  // of 16 bytes, of a column
+  static constexpr int kChunks = 2 * Steps;        // of a column
+  static constexpr bool kDecodes = Form != code_form::halves;
+  static constexpr int kThreadsOfQuery = kThreads / shared_memory::kItemQueries;  // which copy a column
 
   __device__ scan_block(const filter_batch& batch, shared_memory& shared)
       : batch_(batch),
         pass_(Sample ? batch.sample : batch.all),
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
-        warp_(static_cast<int>(threadIdx.x / kWarp)),
-        item_count_(min(*pass_.item_count, pass_.item_room)),
-        page_bytes_(batch.page_bytes),
-        unit_(batch.header->unit),
-        inverse_unit_(batch.header->inverse_unit) {}
+        warp_(static_cast<std::uint32_t>(threadIdx.x / kWarp)),
+        item_count_(min(*pass_.item_count, pass_.item_room)) {}
 
   __device__ void run() {
     if constexpr (layout::kLooksUp) {
@@ -82,126 +85,144 @@ class scan_block {
       auto* to = reinterpret_cast<uint4*>(shared_.table);
       for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared_.table) / 16); i += kThreads) to[i] = from[i];
     }
-    if (threadIdx.x == 0) shared_.hit_count = 0;
-    if (warp_ == kWarps - 1) {
-      take_item(0);
-      take_item(1);
+    if constexpr (Sample) {
+      for (int i = threadIdx.x; i < shared_memory::kItemQueries * kGroupsOfList; i += kThreads)
+        shared_.least[i] = __uint_as_float(0x7F800000u);
+    }
+    std::uint32_t number = 0;  // of the item after those that are here; the block's last thread
+    if (threadIdx.x == kThreads - 1) {
+      shared_.hit_count = 0;
+      for (int i = 0; i < kItemsAhead; i++) shared_.items[i] = item_of(atomicAdd(pass_.next_item, 1u));
+      number = atomicAdd(pass_.next_item, 1u);
     }
     __syncthreads();
+    pair_ = pair_of(shared_.items[0]);
     stage(0, shared_.items[0]);
+    pair_ = pair_of(shared_.items[1]);
+    next_first_ = first_page(shared_.items[0]);
     async_wait<0>();
     __syncthreads();
     for (int turn = 0;; turn++) {
-      const scan_item item = shared_.items[turn % 3];
+      const scan_item item = shared_.items[turn % (kItemsAhead + 1)];
       if (item.pairs == 0) break;
-      if (warp_ == kWarps - 1) take_item((turn + 2) % 3);
-      if constexpr (Sample) {
-        for (int i = threadIdx.x; i < static_cast<int>(item.pairs) * kGroupsOfList; i += kThreads)
-          shared_.least[i] = __uint_as_float(0x7F800000u);
-        __syncthreads();
+      const scan_item& next = shared_.items[(turn + 1) % (kItemsAhead + 1)];
+      const scan_item& after = shared_.items[(turn + 2) % (kItemsAhead + 1)];
+      stage((turn + 1) % 2, next);
+      pair_ = pair_of(after);
+      scan_item taken{};
+      if (threadIdx.x == kThreads - 1) {
+        taken = item_of(number);
+        number = atomicAdd(pass_.next_item, 1u);
       }
-      stage((turn + 1) % 2, shared_.items[(turn + 1) % 3]);
-      scan(turn % 2, item);
+      std::uint32_t sent_for = 0;
+      if (kDecodes && threadIdx.x < after.pages) sent_for = batch_.lists.table[after.table_at + threadIdx.x];
+      const std::uint32_t first = next_first_;
+      next_first_ = first_page(next);
+      scan(turn % 2, item, first, next);
+      if (kDecodes) send_for_pages(after, sent_for);
+      if (threadIdx.x == kThreads - 1) shared_.items[(turn + kItemsAhead) % (kItemsAhead + 1)] = taken;
       async_wait<0>();
-      __syncthreads();
-      finish(turn % 2, item);
-      __syncthreads();
+      // What one thread sees: others would see hits of warps that are further on.
+      const bool is_full = __syncthreads_or(!Sample && threadIdx.x == 0 && shared_.hit_count > kBlockHits / 2);
+      if constexpr (Sample) {
+        write_least(turn % 2, item);
+        __syncthreads();
+      } else if (is_full) {
+        flush_hits();
+      }
     }
+    if constexpr (!Sample) flush_hits();
   }
 
  private:
-  /// The next item, whose pages are sent for; one warp.
-  __device__ void take_item(int place) {
-    std::uint32_t number = 0;
-    if (lane_ == 0) number = atomicAdd(pass_.next_item, 1u);
-    number = __shfl_sync(kFullWarp, number, 0);
-    scan_item item{};
-    if (number < item_count_) item = pass_.items[number];
-    if (lane_ == 0) shared_.items[place] = item;
-    if constexpr (Form != code_form::halves) send_for_pages(item);
+  __device__ scan_item item_of(std::uint32_t number) const {
+    return number < item_count_ ? pass_.items[number] : scan_item{};
   }
 
-  __device__ void send_for_pages(const scan_item& item) const {
-    for (std::uint32_t i = lane_; i < item.pages; i += kWarp) {
-      const std::byte* page = batch_.lists.pages + batch_.lists.table[item.table_at + i] * page_bytes_;
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(page),
-                   "r"(static_cast<std::uint32_t>(page_bytes_))
+  /// The pair of an item whose column this thread copies a part of, if there is one.
+  __device__ scan_pair pair_of(const scan_item& item) const {
+    const std::uint32_t q = threadIdx.x / kThreadsOfQuery;
+    return q < item.pairs ? pass_.pairs[item.first_pair + q] : scan_pair{};
+  }
+
+  /// The number of the warp's first page of an item.
+  __device__ std::uint32_t first_page(const scan_item& item) const {
+    return warp_ < item.pages ? batch_.lists.table[item.table_at + warp_] : 0;
+  }
+
+  __device__ const std::byte* page_at(std::uint32_t page) const {
+    return batch_.lists.pages + page * batch_.page_bytes;
+  }
+
+  __device__ void send_for_pages(const scan_item& item, std::uint32_t page) const {
+    for (std::uint32_t i = threadIdx.x; i < item.pages; i += kThreads) {
+      if (i >= kThreads) page = batch_.lists.table[item.table_at + i];
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(page_at(page)),
+                   "r"(static_cast<std::uint32_t>(batch_.page_bytes))
                    : "memory");
     }
   }
 
-  /// Brings an item's queries in.
+  /// Brings the queries of an item in, whose pair the thread has.
   __device__ void stage(int half, const scan_item& item) {
-    const int queries = static_cast<int>(item.pairs);
-    const int padded = (queries + kColumns - 1) / kColumns * kColumns;
-    constexpr int kChunks = 2 * Steps;  // of a query
-    const std::uint32_t to = shared_address(shared_.columns[half]);
-    for (int i = threadIdx.x; i < padded * kChunks; i += kThreads) {
-      const int q = i / kChunks;
-      const int chunk = i % kChunks;
-      const int place =
-          (q / kColumns * kChunksOfLane + chunk % kChunksOfLane) * kWarp + q % kColumns * 4 + chunk / kChunksOfLane;
-      const std::uint32_t query = query_of(item, min(q, queries - 1));
-      async_copy_16(to + place * 16,
-                    reinterpret_cast<const uint4*>(batch_.columns) + static_cast<std::int64_t>(query) * kChunks + chunk,
-                    q < queries);
+    const std::uint32_t q = threadIdx.x / kThreadsOfQuery;
+    const std::uint32_t part = threadIdx.x % kThreadsOfQuery;
+    if (q >= (item.pairs + kColumns - 1) / kColumns * kColumns) return;
+    const bool is_real = q < item.pairs;
+    const std::uint32_t query = Sample ? pair_.query / static_cast<std::uint32_t>(pass_.lists_of_query) : pair_.query;
+    const auto* from = reinterpret_cast<const uint4*>(batch_.columns) + static_cast<std::int64_t>(query) * kChunks;
+    const std::uint32_t to =
+        shared_address(shared_.columns[half] + q / kColumns * kChunksOfLane * kWarp + q % kColumns * 4);
+#pragma unroll
+    for (int i = 0; i < (kChunks + kThreadsOfQuery - 1) / kThreadsOfQuery; i++) {
+      const std::uint32_t chunk = part + i * kThreadsOfQuery;
+      if (chunk >= kChunks) break;
+      async_copy_16(to + (chunk % kChunksOfLane * kWarp + chunk / kChunksOfLane) * 16, from + chunk, is_real);
     }
     async_commit();
-    for (int q = threadIdx.x; q < padded; q += kThreads) {
-      float limit = -__uint_as_float(0x7F800000u);
-      scan_pair pair{0, 0.0f};
-      if (q < queries) {
-        pair = pass_.pairs[item.first_pair + q];
-        // Finite, so that places without a row never reach it.
-        if constexpr (!Sample) limit = fminf((batch_.thresholds[pair.query] - pair.base) * inverse_unit_, kLargest);
-      }
-      shared_.limits[half][q] = limit;
-      shared_.bases[half][q] = pair.base;
-      shared_.queries[half][q] = pair.query;
-    }
+    if (part != 0) return;
+    shared_.limits[half][q] = is_real ? pair_.limit : -__uint_as_float(0x7F800000u);
+    shared_.bases[half][q] = pair_.base;
+    shared_.queries[half][q] = pair_.query;
   }
 
-  __device__ __forceinline__ std::uint32_t query_of(const scan_item& item, int q) const {
-    const std::uint32_t named = pass_.pairs[item.first_pair + q].query;
-    return Sample ? named / static_cast<std::uint32_t>(pass_.lists_of_query) : named;
-  }
-
-  __device__ void scan(int half, const scan_item& item) {
+  /// `first` is the number of the warp's first page; at the end the first of the next item is asked for.
+  __device__ void scan(int half, const scan_item& item, std::uint32_t first, const scan_item& next) {
     const std::uint32_t* table = batch_.lists.table + item.table_at;
-    const std::uint32_t end = item.pages;
-    const std::uint32_t* codewords =
-        shared_.table + (layout::kLooksUp ? lane_ % 4 * layout::kLanePieces * 256 * layout::kHalves / 2 : 0);
-    if constexpr (Form == code_form::halves) {  // few pages, which caches hold
-      for (std::uint32_t at = warp_; at < end; at += kWarps) {
+    const auto queries = static_cast<int>(item.pairs);
+    if constexpr (!kDecodes) {  // few pages, which caches hold
+      std::uint32_t page = first;
+      for (std::uint32_t at = warp_; at < item.pages; at += kWarps) {
         page_rows<Steps> rows;
         float terms[kPageTiles][2];
-        const std::uint32_t page = table[at];
-        load_halves<Steps>(batch_.lists.pages + page * page_bytes_, lane_, rows, terms);
-        scan_page(half, static_cast<int>(item.pairs), page, rows, terms);
+        load_halves<Steps>(page_at(page), lane_, rows, terms);
+        const std::uint32_t this_page = page;
+        if (at + kWarps < item.pages) page = table[at + kWarps];
+        scan_page(half, queries, this_page, rows, terms);
       }
     } else {
-      std::uint32_t at = warp_;
-      if (at >= end) return;
-      lane_codes<Form, Steps> codes;
-      std::uint32_t page = table[at];
-      std::uint32_t next_page = at + kWarps < end ? table[at + kWarps] : 0;
-      codes.load(batch_.lists.pages + page * page_bytes_, lane_);
-      for (; at < end; at += kWarps) {
+      const std::uint32_t* codewords =
+          shared_.table + (layout::kLooksUp ? lane_ % 4 * layout::kLanePieces * 256 * layout::kHalves / 2 : 0);
+      if (warp_ >= item.pages) return;
+      if (!has_codes_) codes_.load(page_at(first), lane_);
+      std::uint32_t page = first;
+      std::uint32_t next_page = warp_ + kWarps < item.pages ? table[warp_ + kWarps] : 0;
+      for (std::uint32_t at = warp_; at < item.pages; at += kWarps) {
         page_rows<Steps> rows;
         float terms[kPageTiles][2];
 #pragma unroll
         for (int tile = 0; tile < kPageTiles; tile++) {
-          terms[tile][0] = codes.terms[tile][0];
-          terms[tile][1] = codes.terms[tile][1];
+          terms[tile][0] = codes_.terms[tile][0];
+          terms[tile][1] = codes_.terms[tile][1];
         }
-        decode<Form, Steps>(codes, codewords, rows);
+        decode<Form, Steps>(codes_, codewords, rows);
         const std::uint32_t this_page = page;
-        if (at + kWarps < end) {
-          page = next_page;
-          codes.load(batch_.lists.pages + page * page_bytes_, lane_);
-          if (at + 2 * kWarps < end) next_page = table[at + 2 * kWarps];
-        }
-        scan_page(half, static_cast<int>(item.pairs), this_page, rows, terms);
+        const bool is_last = at + kWarps >= item.pages;
+        page = is_last ? next_first_ : next_page;
+        has_codes_ = !is_last || warp_ < next.pages;
+        if (has_codes_) codes_.load(page_at(page), lane_);
+        if (at + 2 * kWarps < item.pages) next_page = table[at + 2 * kWarps];
+        scan_page(half, queries, this_page, rows, terms);
       }
     }
   }
@@ -250,7 +271,7 @@ class scan_block {
     const int column = q + lane_ % 4 * 2;
     if constexpr (Sample) {
       if (column >= kSampleQueries) return;
-      float* least = shared_.least + column * kGroupsOfList + warp_ * 8 + lane_ / 4;
+      float* least = shared_.least + column * kGroupsOfList + static_cast<int>(warp_) * 8 + lane_ / 4;
       const float of_first = fminf(fminf(sums[0][0], sums[0][2]), fminf(sums[1][0], sums[1][2]));
       const float of_second = fminf(fminf(sums[0][1], sums[0][3]), fminf(sums[1][1], sums[1][3]));
       least[0] = fminf(least[0], of_first);
@@ -274,12 +295,12 @@ class scan_block {
       for (int i = 0; i < 4; i++) {
         if ((reached & (1u << (tile * 4 + i))) == 0) continue;
         const int q_of_item = column + i % 2;
-        const float distance = shared_.bases[half][q_of_item] + sums[tile][i] * unit_;
+        const float distance = shared_.bases[half][q_of_item] + sums[tile][i] * batch_.header->unit;
         const slot row = first + tile * kTileRows + i / 2 * 8;
         const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(distance)) << 32) | row;
         if (place < kBlockHits) {
           shared_.hits[place] = key;
-          shared_.hit_columns[place] = static_cast<std::uint16_t>(q_of_item);
+          shared_.hit_queries[place] = shared_.queries[half][q_of_item];
         } else {
           append_hit(batch_, shared_.queries[half][q_of_item], key);
         }
@@ -288,31 +309,39 @@ class scan_block {
     }
   }
 
-  __device__ void finish(int half, const scan_item& item) {
-    if constexpr (Sample) {
-      for (int i = threadIdx.x; i < static_cast<int>(item.pairs) * kGroupsOfList; i += kThreads) {
-        const int q = i / kGroupsOfList;
+  __device__ void write_least(int half, const scan_item& item) {
+    const float unit = batch_.header->unit;
+    for (int i = threadIdx.x; i < static_cast<int>(item.pairs + kColumns - 1) / kColumns * kColumns * kGroupsOfList;
+         i += kThreads) {
+      const int q = i / kGroupsOfList;
+      if (q < static_cast<int>(item.pairs)) {
         batch_.minima[static_cast<std::int64_t>(shared_.queries[half][q]) * kGroupsOfList + i % kGroupsOfList] =
-            shared_.bases[half][q] + shared_.least[i] * unit_;
+            shared_.bases[half][q] + shared_.least[i] * unit;
       }
-    } else {
-      const std::uint32_t n = min(shared_.hit_count, static_cast<std::uint32_t>(kBlockHits));
-      for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
-        append_hit(batch_, shared_.queries[half][shared_.hit_columns[i]], shared_.hits[i]);
-      __syncthreads();
-      if (threadIdx.x == 0) shared_.hit_count = 0;
+      shared_.least[i] = __uint_as_float(0x7F800000u);
     }
+  }
+
+  /// The block's hits go to their queries' lists.
+  __device__ void flush_hits() {
+    const std::uint32_t n = min(shared_.hit_count, static_cast<std::uint32_t>(kBlockHits));
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+      append_hit(batch_, shared_.hit_queries[i], shared_.hits[i]);
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.hit_count = 0;
+    __syncthreads();
   }
 
   const filter_batch& batch_;
   const scan_pass& pass_;
   shared_memory& shared_;
   int lane_;
-  int warp_;
+  std::uint32_t warp_;
   std::uint32_t item_count_;
-  std::int64_t page_bytes_;
-  float unit_;
-  float inverse_unit_;
+  scan_pair pair_{};              // of the next item, or of the one after
+  std::uint32_t next_first_ = 0;  // the warp's first page of the next item
+  bool has_codes_ = false;        // of the page that comes next
+  lane_codes<kDecodes ? Form : code_form::numbers4, Steps> codes_;
 };
 
 template <code_form Form, int Steps, bool Sample>

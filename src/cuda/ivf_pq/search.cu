@@ -28,7 +28,9 @@ constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that
 constexpr std::int64_t kLeastSampled = 2;   // lists of a query
 constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
 constexpr std::int64_t kManyProbes = 16;
-constexpr std::uint32_t kSampledPages = 24;  // of a list
+constexpr std::int64_t kHitsForSample = 1024;  // of a query, which a sample is to leave room for
+constexpr std::int64_t kMostSampled = 256;     // whose minima shared memory holds
+constexpr std::uint32_t kSampledPages = 24;    // of a list
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
 constexpr std::int64_t kCounts = 5;
 constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut finer, to be spread over the GPU
@@ -44,8 +46,8 @@ std::int64_t rows_by_code(std::int64_t k, std::int64_t refine_ratio) {
 std::int64_t sampled_lists(std::int64_t by_code, std::int64_t nprobe) {
   const std::int64_t least = nprobe > kManyProbes ? kSampledOfMany : kLeastSampled;
   const std::int64_t for_groups = (kSampledPerRow * by_code + kGroupsOfList - 1) / kGroupsOfList;
-  const std::int64_t for_room = nprobe * by_code / hits_capacity(by_code);  // if rows of far lists are as good
-  return std::min(nprobe, std::max({least, for_groups, for_room}));
+  const std::int64_t for_room = nprobe * by_code / kHitsForSample;  // if rows of far lists are as good
+  return std::min({nprobe, kMostSampled, std::max({least, for_groups, for_room})});
 }
 
 bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
@@ -281,6 +283,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   launch_group_pairs(stream, filter);
   launch_sample_scan(stream, filter, multiprocessors);
   launch_thresholds(stream, filter);
+  launch_fill_pairs(stream, filter);
   launch_filter_scan(stream, filter, multiprocessors);
 
   filter_answer_plan answers{};
