@@ -117,10 +117,11 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
 
 // ---- few rows a query: a warp each
 
-constexpr int kWarpRows = 128;     // of an answer by code
-constexpr int kHitsOfLane = 16;    // whose distances stay in registers
-constexpr int kLanesOfScore = 8;   // of a row that is scored
-constexpr int kScoredOfLanes = 2;  // rows of those lanes at once
+constexpr int kWarpRows = 128;        // of an answer by code
+constexpr int kWarpAnswerBlocks = 6;  // of a multiprocessor: loads of rows are what takes time
+constexpr int kHitsOfLane = 8;       // whose distances stay in registers
+constexpr int kLanesOfScore = 8;      // of a row that is scored
+constexpr int kScoredOfLanes = 2;     // rows of those lanes at once
 constexpr int kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;
 
 /// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
@@ -341,7 +342,8 @@ class warp_answer {
 };
 
 template <bool L2>
-__global__ void __launch_bounds__(kThreads) warp_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
+__global__ void __launch_bounds__(kThreads, kWarpAnswerBlocks)
+    warp_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
   const std::uint32_t warp = threadIdx.x / kWarp;
   const std::int64_t turn = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
   if (turn >= (plan.which ? *plan.which_count : plan.batch.count)) return;

@@ -365,8 +365,10 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t at = static_cast<std::int64_t>(query) * nprobe + probe;
     const std::int64_t list = batch.probes[at];
     const std::uint32_t rows = batch.lists.sizes[list];
+    const std::uint32_t pair = batch.all.offsets[list] + batch.places[at];
+    batch.all.pairs[pair].limit = limit_of(batch, query, batch.all.pairs[pair].base);
     plan.items[first + probe] = {
-        batch.all.offsets[list] + batch.places[at], 1, batch.lists.first[list],
+        pair, 1, batch.lists.first[list],
         (rows + static_cast<std::uint32_t>(core::kPageRows) - 1) / static_cast<std::uint32_t>(core::kPageRows)};
   }
 }

@@ -37,6 +37,11 @@ constexpr int queries_of(int steps, bool sample) {
   return sample ? kSampleQueries : steps >= kWideSteps ? kQueriesOfWide : kQueries;
 }
 
+struct alignas(8) block_hit {
+  float distance;
+  slot row;
+};
+
 template <code_form Form, int Steps, bool Sample>
 struct scan_shared {
   using layout = form_layout<Form, Steps>;
@@ -47,13 +52,14 @@ struct scan_shared {
   float bases[2][kItemQueries];
   std::uint32_t queries[2][kItemQueries];
   float least[Sample ? kItemQueries * kGroupsOfList : 4];
-  std::uint64_t hits[Sample ? 2 : kBlockHits];
+  block_hit hits[Sample ? 2 : kBlockHits];
   std::uint32_t hit_queries[Sample ? 4 : kBlockHits];
   std::uint32_t hit_count;
   scan_item items[kItemsAhead + 1];
 };
 
-__device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint32_t query, std::uint64_t key) {
+__device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint32_t query, const block_hit& hit) {
+  const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(hit.distance)) << 32) | hit.row;
   const std::uint32_t place = atomicAdd(batch.hit_counts + query, 1u);
   if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(query) * batch.capacity + place] = key;
 }
@@ -279,33 +285,34 @@ class scan_block {
       return;
     }
     const float2 limit = *reinterpret_cast<const float2*>(shared_.limits[half] + column);
-    unsigned reached = 0;
 #pragma unroll
     for (int tile = 0; tile < kPageTiles; tile++) {
-#pragma unroll
-      for (int i = 0; i < 4; i++)
-        reached |= sums[tile][i] <= (i % 2 == 0 ? limit.x : limit.y) ? 1u << (tile * 4 + i) : 0u;
+      const bool reached[4] = {sums[tile][0] <= limit.x, sums[tile][1] <= limit.y, sums[tile][2] <= limit.x,
+                               sums[tile][3] <= limit.y};
+      if (reached[0] | reached[1] | reached[2] | reached[3]) append(half, column, page, tile, sums[tile], reached);
     }
-    if (reached == 0) return;
-    std::uint32_t place = atomicAdd(&shared_.hit_count, static_cast<std::uint32_t>(__popc(reached)));
-    const slot first = page * static_cast<slot>(core::kPageRows) + lane_ / 4;
+  }
+
+  __device__ __forceinline__ void append(int half, int column, std::uint32_t page, int tile, const float (&sums)[4],
+                                         const bool (&reached)[4]) {
+    const float unit = batch_.header->unit;
+    const float2 base = *reinterpret_cast<const float2*>(shared_.bases[half] + column);
+    const uint2 query = *reinterpret_cast<const uint2*>(shared_.queries[half] + column);
+    const slot row = page * static_cast<slot>(core::kPageRows) + tile * kTileRows + lane_ / 4;
+    std::uint32_t place =
+        atomicAdd(&shared_.hit_count, static_cast<std::uint32_t>(reached[0] + reached[1] + reached[2] + reached[3]));
 #pragma unroll
-    for (int tile = 0; tile < kPageTiles; tile++) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if ((reached & (1u << (tile * 4 + i))) == 0) continue;
-        const int q_of_item = column + i % 2;
-        const float distance = shared_.bases[half][q_of_item] + sums[tile][i] * batch_.header->unit;
-        const slot row = first + tile * kTileRows + i / 2 * 8;
-        const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(distance)) << 32) | row;
-        if (place < kBlockHits) {
-          shared_.hits[place] = key;
-          shared_.hit_queries[place] = shared_.queries[half][q_of_item];
-        } else {
-          append_hit(batch_, shared_.queries[half][q_of_item], key);
-        }
-        place++;
+    for (int i = 0; i < 4; i++) {
+      if (!reached[i]) continue;
+      const block_hit hit{(i % 2 == 0 ? base.x : base.y) + sums[i] * unit, row + i / 2 * 8};
+      const std::uint32_t whose = i % 2 == 0 ? query.x : query.y;
+      if (place < kBlockHits) {
+        shared_.hits[place] = hit;
+        shared_.hit_queries[place] = whose;
+      } else {
+        append_hit(batch_, whose, hit);
       }
+      place++;
     }
   }
 
