@@ -14,8 +14,6 @@ namespace shortlist::index {
 namespace {
 
 constexpr std::int64_t kFloatBytes = sizeof(float);
-// Rows assigned at once: enough for the matrix units of a GPU, little memory for their candidates.
-constexpr std::int64_t kAssignBatch = 16384;
 constexpr std::int64_t kRowsNamed = 5;  // in an error
 
 /// The device reads host memory as its own.
@@ -87,23 +85,12 @@ void row_intake::take(void* stream, metric by, const float* rotation, const any_
   backend_.ivf_pq().take_rows(stream, by, rotation, from, out);
 }
 
-list_assigner::list_assigner(core::backend& backend, const core::flat_corpus& centroids)
-    : backend_(backend),
-      scratch_(backend.make_scratch({.max_rows = centroids.count, .max_queries = kAssignBatch, .max_k = 1}, 0,
-                                    centroids.storage)),
-      scores_(allocate(backend, kAssignBatch * kFloatBytes)) {}
+list_assigner::list_assigner(core::backend& backend, const core::flat_corpus& centroids, std::int64_t max_rows)
+    : ops_(backend.ivf_pq()), scratch_(ops_.make_assign_scratch(centroids, max_rows)) {}
 
 void list_assigner::assign(void* stream, const core::flat_corpus& centroids, const float* rows, std::int64_t n,
                            std::int64_t* lists) {
-  for (std::int64_t first = 0; first < n; first += kAssignBatch) {
-    backend_.flat_search(stream, *scratch_, centroids,
-                         {.queries = rows + first * centroids.dim,
-                          .query_stride = centroids.dim,
-                          .query_count = std::min(kAssignBatch, n - first),
-                          .k = 1,
-                          .scores = scores_.as<float>(),
-                          .ids = lists + first});
-  }
+  ops_.assign(stream, *scratch_, centroids, rows, n, lists);
 }
 
 row_encoder::row_encoder(core::backend& backend, const core::ivf_pq_model& model, core::copy_kind kind,
@@ -114,7 +101,7 @@ row_encoder::row_encoder(core::backend& backend, const core::ivf_pq_model& model
                                      (model.shape.dim + model.shape.padded_dim()) * kFloatBytes,
                                  max_rows)),
       intake_(backend, kind, type, model.shape.dim, slice_rows_),
-      assigner_(backend, model.assigns),
+      assigner_(backend, model.assigns, slice_rows_),
       taken_(allocate(backend, slice_rows_ * model.shape.dim * kFloatBytes)),
       residuals_(allocate(backend, slice_rows_ * model.shape.padded_dim() * kFloatBytes)) {}
 

@@ -37,14 +37,13 @@ class row_intake {
 /// Finds the lists of fp32 rows on the device.
 class list_assigner {
  public:
-  list_assigner(core::backend& backend, const core::flat_corpus& centroids);
+  list_assigner(core::backend& backend, const core::flat_corpus& centroids, std::int64_t max_rows);
   /// `rows` [n, dim] and `lists` [n], dense. `centroids` are any with the shape and storage given above.
   void assign(void* stream, const core::flat_corpus& centroids, const float* rows, std::int64_t n, std::int64_t* lists);
 
  private:
-  core::backend& backend_;
+  core::ivf_pq_ops& ops_;
   std::unique_ptr<core::scratch> scratch_;
-  device_memory scores_;
 };
 
 /// Encodes rows of one origin and type.

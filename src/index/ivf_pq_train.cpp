@@ -204,7 +204,7 @@ void trainer::train_centroids() {
   std::unique_ptr<list_assigner> assigner;
   for (std::int64_t iteration = 1; iteration <= training_.iterations; ++iteration) {
     const flat_store centroids = centroid_store(backend_, stream_, options_, scanned_by::rows, made_.centroids);
-    if (!assigner) assigner = std::make_unique<list_assigner>(backend_, centroids.corpus());
+    if (!assigner) assigner = std::make_unique<list_assigner>(backend_, centroids.corpus(), row_count_);
     assigner->assign(stream_, centroids.corpus(), rows.as<const float>(), row_count_, lists.as<std::int64_t>());
     backend_.zero(stream_, sums.as<void>(), sums.bytes());
     backend_.zero(stream_, counts.as<void>(), counts.bytes());
@@ -224,7 +224,7 @@ device_memory trainer::residuals_of(const std::vector<std::int64_t>& numbers) {
   const device_memory lists = allocate(rows * kNumberBytes);
   const flat_store store = centroid_store(backend_, stream_, options_, scanned_by::rows, made_.centroids);
   const core::flat_corpus centroids = store.corpus();
-  list_assigner(backend_, centroids)
+  list_assigner(backend_, centroids, rows)
       .assign(stream_, centroids, taken.as<const float>(), rows, lists.as<std::int64_t>());
   device_memory residuals = allocate(rows * shape_.padded_dim() * kFloatBytes);
   ops_.residuals(stream_, shape_, taken.as<const float>(), rows, lists.as<const std::int64_t>(),
