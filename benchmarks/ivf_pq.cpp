@@ -32,8 +32,7 @@ struct code_jobs {
 };
 const code_jobs kCodes[] = {
     {{"pq48", code_kind::pq, 48, 8}, {0, 4}},
-    {{"sq4", code_kind::sq4}, {0, 2, 4, 8}},
-    {{"pq96x4", code_kind::pq, kDim, 4}, {0, 4}},
+    {{"sq4", code_kind::sq4}, {0, 2, 4}},
     {{"sq8", code_kind::sq8}, {0, 1, 2}},
 };
 
@@ -70,7 +69,7 @@ class ivf_pq_campaign {
  public:
   ivf_pq_campaign(results& out, const campaign_settings& settings)
       : out_(out),
-        limit_(settings.quick ? patience{.seconds = 0.02, .fewest = 3} : patience{.seconds = 0.1, .fewest = 7}),
+        limit_(settings.quick ? patience{.seconds = 0.02, .fewest = 3} : patience{.seconds = 0.1, .fewest = 5}),
         stream_(stream::wrap(where_, gpu_.stream())),
         rows_(where_, kRows * kDim * static_cast<std::int64_t>(sizeof(float))),
         host_rows_(static_cast<std::size_t>(kRows * kDim)),

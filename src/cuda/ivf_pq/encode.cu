@@ -1,13 +1,14 @@
 // The nearest codeword of each piece, by the distance of docs/ivf_pq.md, section 1.4.
 //
-// Pieces of up to 12 elements: a thread holds the same pieces of several rows; their codewords come from shared memory,
-// all lanes reading the same. What is computed for all codewords is |w|^2 / 2 - r.w, half as many operations as the
-// distance, and of that only the least of each group of 16 is looked at. Distances decide within the group that has the
-// least of all, or, where another group comes so close that rounding might matter, among all codewords.
+// Pieces of up to 12 elements: a thread holds the same piece of several rows; the piece's codewords come from shared
+// memory, all lanes reading the same. Only the smallest distance of each group of codewords is looked at; which
+// codeword it was is found at the end, in one group. Four codes leave as one word. With 16 codewords four pieces are
+// loaded at a time, since each takes less than the wait for it.
 // Longer pieces: a thread a piece, eight codewords at a time.
 // Equal steps: a division gives the codeword to within one; its neighbours decide.
-// Limit: piece_dim + 1 instructions for each codeword of each piece; of equal steps, the bytes.
-// History: distances of all codewords 2.85 ms for 2^20 x 96 in 48 pieces on an H200.
+// Limit: 2 x piece_dim + 1 instructions for each codeword of each piece (piece_dim 1: 3); of equal steps, the bytes.
+// Tried: |w|^2 / 2 - r.w for all codewords, and distances only where they decide: half of the arithmetic, but loads
+// from shared memory bound it. 2^20 x 96 in 48 pieces on an H200: 4.08 ms, where this takes 2.85.
 #include <algorithm>
 
 #include "cuda/device/score.cuh"
@@ -40,179 +41,120 @@ struct encode_args {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocksTogether = 4;         // on a multiprocessor, at least: 128 registers a thread
-constexpr int kGroup = 16;                 // codewords of which only the least is looked at
-constexpr int kLoaded = 4;                 // codewords in registers
-constexpr int kLongGroup = 8;              // codewords at a time, of long pieces
-constexpr float kMostSquares = 0x1p125f;   // of a residual and a codeword together: below it nothing overflows
-constexpr float kLeastMargin = 0x1p-140f;  // more than products that underflow can err
+constexpr int kGroup = 8;          // codewords of which only the nearest distance is looked at
+constexpr int kLoaded = 4;         // codewords in registers
+constexpr int kFewCodewords = 16;  // are compared one by one
 
 /// Rows of a thread: enough for a load of codewords to serve several, few enough for their pieces to stay in registers.
 template <int PieceDim>
 inline constexpr int kRowsOfThread = PieceDim <= 4 ? 4 : 2;
 template <int PieceDim>
 inline constexpr int kRowsOfBlock = kThreads* kRowsOfThread<PieceDim>;
-/// Pieces whose residuals and codewords are loaded together.
-template <int PieceDim>
-inline constexpr int kPiecesAtOnce = PieceDim <= 2   ? 4
-                                     : PieceDim <= 4 ? 2
-                                                     : 1;
 
 template <int PieceDim>
-struct piece_of_row {
-  float residual[PieceDim];
-
-  /// The distance that decides.
-  __device__ __forceinline__ float distance_to(const float* codeword) const {
-    float distance = 0.0f;
+__device__ __forceinline__ float distance_to(const float (&residual)[PieceDim], const float* codeword) {
+  float distance = 0.0f;
 #pragma unroll
-    for (int i = 0; i < PieceDim; i++) distance = add_element(residual[i], codeword[i], distance);
-    return distance;
-  }
-};
+  for (int i = 0; i < PieceDim; i++) distance = add_element(residual[i], codeword[i], distance);
+  return distance;
+}
 
-/// The nearest of codewords [first, first + count) by distance; of equals the first.
+/// The nearest of the first kFewCodewords codewords; of equals the first.
 template <int PieceDim>
-__device__ __forceinline__ std::uint32_t nearest_of(const piece_of_row<PieceDim>& piece, const float* codewords,
-                                                    int first, int count) {
+__device__ __forceinline__ std::uint32_t nearest_of_few(const float (&residual)[PieceDim], const float* codewords) {
   float best = kInfinity;
-  int code = first;
+  std::uint32_t code = 0;
 #pragma unroll 4
-  for (int w = first; w < first + count; w++) {
-    const float distance = piece.distance_to(codewords + w * PieceDim);
+  for (int w = 0; w < kFewCodewords; w++) {
+    const float distance = distance_to<PieceDim>(residual, codewords + w * PieceDim);
     if (distance < best) {
       best = distance;
-      code = w;
+      code = static_cast<std::uint32_t>(w);
     }
   }
-  return static_cast<std::uint32_t>(code);
-}
-template <int PieceDim>
-__device__ __noinline__ std::uint32_t nearest_of_all(piece_of_row<PieceDim> piece, const float* codewords, int count) {
-  return nearest_of<PieceDim>(piece, codewords, 0, count);
+  return code;
 }
 
-/// The codewords of a piece, in shared memory.
-template <int PieceDim>
-struct codewords_of_piece {
-  const float* words;         // [count, PieceDim]
-  const float* half_squares;  // [count] |w|^2 / 2
-  float most_squares;         // the largest |w|^2
-  int count;
-};
-
-/// The code of one piece of several rows.
-///
-/// With u = 2^-24, P = PieceDim, W the largest |w|: half of a distance less |r|^2 / 2 is |w|^2 / 2 - r.w. In P fused
-/// steps, from a half square that took P, that errs by at most P u (|w|^2 + |r||w|) <= P u (1.5 W^2 + 0.5 |r|^2). A
-/// distance errs by (P + 2) u of itself, and is at most 2 (|r|^2 + W^2). So the nearest by distance is within
-/// (5 P + 4) u (|r|^2 + W^2) of the least; four more u cover the sums of this very bound.
+/// The code of one piece of several rows. `codewords` lie in shared memory.
 template <int PieceDim, int Rows>
-__device__ __forceinline__ void nearest_codewords(const piece_of_row<PieceDim> (&pieces)[Rows],
-                                                  const codewords_of_piece<PieceDim>& of,
-                                                  std::uint32_t (&codes)[Rows]) {
-  constexpr float kErrors = static_cast<float>(5 * PieceDim + 8) * 0x1p-24f;
-  if (of.count <= kGroup) {
-#pragma unroll
-    for (int r = 0; r < Rows; r++) codes[r] = nearest_of<PieceDim>(pieces[r], of.words, 0, of.count);
-    return;
-  }
-  float least[Rows];
-  float second[Rows];  // of another group
-  int group_of[Rows];
+__device__ __forceinline__ void nearest_codewords(const float (&residuals)[Rows][PieceDim], const float* codewords,
+                                                  int count, std::uint32_t (&codes)[Rows]) {
+  float best[Rows];
+  int best_group[Rows];
 #pragma unroll
   for (int r = 0; r < Rows; r++) {
-    least[r] = kInfinity;
-    second[r] = kInfinity;
-    group_of[r] = 0;
+    best[r] = kInfinity;
+    best_group[r] = 0;
   }
-#pragma unroll 1
-  for (int group = 0; group < of.count; group += kGroup) {
-    float of_group[Rows];
+  for (int group = 0; group < count; group += kGroup) {
+    float smallest[Rows];
 #pragma unroll
-    for (int part = 0; part < kGroup; part += kLoaded) {
-      float words[kLoaded * PieceDim];
+    for (int half = 0; half < kGroup; half += kLoaded) {
+      float loaded[kLoaded * PieceDim];
 #pragma unroll
       for (int v = 0; v < PieceDim; v++) {
-        const float4 four = reinterpret_cast<const float4*>(of.words + (group + part) * PieceDim)[v];
-        words[4 * v] = four.x;
-        words[4 * v + 1] = four.y;
-        words[4 * v + 2] = four.z;
-        words[4 * v + 3] = four.w;
+        const float4 four = reinterpret_cast<const float4*>(codewords + (group + half) * PieceDim)[v];
+        loaded[4 * v] = four.x;
+        loaded[4 * v + 1] = four.y;
+        loaded[4 * v + 2] = four.z;
+        loaded[4 * v + 3] = four.w;
       }
-      const float4 four = *reinterpret_cast<const float4*>(of.half_squares + group + part);
-      const float half_squares[kLoaded] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int r = 0; r < Rows; r++)
 #pragma unroll
         for (int w = 0; w < kLoaded; w++) {
-          float value = half_squares[w];
-#pragma unroll
-          for (int i = 0; i < PieceDim; i++) value = __fmaf_rn(-pieces[r].residual[i], words[w * PieceDim + i], value);
-          of_group[r] = part == 0 && w == 0 ? value : fminf(of_group[r], value);
+          const float distance = distance_to<PieceDim>(residuals[r], loaded + w * PieceDim);
+          smallest[r] = half == 0 && w == 0 ? distance : fminf(smallest[r], distance);
         }
     }
 #pragma unroll
     for (int r = 0; r < Rows; r++) {
-      second[r] = fminf(second[r], fmaxf(least[r], of_group[r]));
-      if (of_group[r] < least[r]) group_of[r] = group;
-      least[r] = fminf(least[r], of_group[r]);
+      if (smallest[r] < best[r]) {
+        best[r] = smallest[r];
+        best_group[r] = group;
+      }
     }
   }
 #pragma unroll
   for (int r = 0; r < Rows; r++) {
-    float squares = of.most_squares;
+    const float* in_group = codewords + best_group[r] * PieceDim;
+    int first = 0;  // of equals: found last
 #pragma unroll
-    for (int i = 0; i < PieceDim; i++) squares = __fmaf_rn(pieces[r].residual[i], pieces[r].residual[i], squares);
-    const float margin = __fmaf_rn(kErrors, squares, kLeastMargin);
-    const bool group_decides = squares < kMostSquares && second[r] > least[r] + margin;  // false of NaN too
-    codes[r] = group_decides ? nearest_of<PieceDim>(pieces[r], of.words, group_of[r], kGroup)
-                             : nearest_of_all<PieceDim>(pieces[r], of.words, of.count);
+    for (int w = kGroup - 1; w >= 0; w--)
+      if (distance_to<PieceDim>(residuals[r], in_group + w * PieceDim) == best[r]) first = w;
+    codes[r] = static_cast<std::uint32_t>(best_group[r] + first);
   }
 }
 
-template <int PieceDim>
-__global__ void __launch_bounds__(kThreads, kBlocksTogether) encode_kernel(const __grid_constant__ encode_args args) {
+/// Takes `Pieces` pieces at a time: 1, or kPiecesPerWord of kFewCodewords codewords each.
+template <int PieceDim, int Pieces>
+__global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant__ encode_args args) {
   constexpr int kRows = kRowsOfThread<PieceDim>;
-  constexpr int kPieces = kPiecesAtOnce<PieceDim>;
-  __shared__ __align__(16) float words[kPieces * core::kMaxCodewords * PieceDim];
-  __shared__ __align__(16) float half_squares[kPieces * core::kMaxCodewords];
-  __shared__ unsigned most_squares[2][kPieces];  // bits, which order as the numbers; the other turn's is cleared
+  constexpr bool kFew = Pieces > 1;
+  __shared__ __align__(16) float codewords[(kFew ? Pieces * kFewCodewords : core::kMaxCodewords) * PieceDim];
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRowsOfBlock<PieceDim> + threadIdx.x;
   const std::int64_t row_elements = static_cast<std::int64_t>(args.pieces) * PieceDim;
   const int first_piece = static_cast<int>(blockIdx.y) * args.pieces_per_block;
   const int end_piece = min(first_piece + args.pieces_per_block, args.pieces);
   const bool whole_words = args.pieces % kPiecesPerWord == 0;
+  const int piece_vectors = args.codewords / 4 * PieceDim;
   std::uint32_t packed[kRows] = {};
-  int turn = 0;
-  if (threadIdx.x < kPieces) most_squares[0][threadIdx.x] = 0;
-  for (int piece = first_piece; piece < end_piece; piece += kPieces, turn ^= 1) {
+  for (int piece = first_piece; piece < end_piece; piece += Pieces) {
     __syncthreads();  // the pieces before are done with
-    if (threadIdx.x < kPieces) most_squares[turn ^ 1][threadIdx.x] = 0;
-    const int pieces_here = min(kPieces, end_piece - piece);
-    const float* from = args.codebook + static_cast<std::int64_t>(piece) * args.codewords * PieceDim;
-    for (int w = threadIdx.x; w < pieces_here * args.codewords; w += kThreads) {
-      float squares = 0.0f;
-#pragma unroll
-      for (int i = 0; i < PieceDim; i++) {
-        const float element = __ldg(from + w * PieceDim + i);
-        words[w * PieceDim + i] = element;
-        squares = __fmaf_rn(element, element, squares);
-      }
-      half_squares[w] = 0.5f * squares;
-      if (args.codewords <= kGroup) continue;
-      const unsigned most = __reduce_max_sync(kFullWarp, __float_as_uint(squares));  // all lanes are of one piece
-      if (threadIdx.x % kWarp == 0) atomicMax(&most_squares[turn][w / args.codewords], most);
-    }
-    piece_of_row<PieceDim> pieces[kPieces][kRows];
+    const int pieces_here = min(Pieces, end_piece - piece);
+    const auto* from =
+        reinterpret_cast<const float4*>(args.codebook) + static_cast<std::int64_t>(piece) * piece_vectors;
+    for (int v = threadIdx.x; v < pieces_here * piece_vectors; v += kThreads)
+      reinterpret_cast<float4*>(codewords)[v] = __ldg(from + v);
+    float residuals[Pieces][kRows][PieceDim];
 #pragma unroll
     for (int r = 0; r < kRows; r++) {
-      const float* row = args.residuals + min(first_row + r * kThreads, args.n - 1) * row_elements;
-      float loaded[kPieces * PieceDim];
-      if (kPieces * PieceDim % 4 == 0 && whole_words) {
+      const float* row = args.residuals + min(first_row + r * kThreads, args.n - 1) * row_elements + piece * PieceDim;
+      float loaded[Pieces * PieceDim];
+      if (kFew && whole_words) {
 #pragma unroll
-        for (int v = 0; v < kPieces * PieceDim / 4; v++) {
-          const float4 four = __ldg(reinterpret_cast<const float4*>(row + piece * PieceDim) + v);
+        for (int v = 0; v < Pieces * PieceDim / 4; v++) {
+          const float4 four = __ldg(reinterpret_cast<const float4*>(row) + v);
           loaded[4 * v] = four.x;
           loaded[4 * v + 1] = four.y;
           loaded[4 * v + 2] = four.z;
@@ -220,21 +162,23 @@ __global__ void __launch_bounds__(kThreads, kBlocksTogether) encode_kernel(const
         }
       } else {
 #pragma unroll
-        for (int i = 0; i < kPieces * PieceDim; i++)
-          loaded[i] = piece * PieceDim + i < row_elements ? __ldg(row + piece * PieceDim + i) : 0.0f;
+        for (int i = 0; i < Pieces * PieceDim; i++) loaded[i] = i < pieces_here * PieceDim ? __ldg(row + i) : 0.0f;
       }
 #pragma unroll
-      for (int i = 0; i < kPieces * PieceDim; i++) pieces[i / PieceDim][r].residual[i % PieceDim] = loaded[i];
+      for (int i = 0; i < Pieces * PieceDim; i++) residuals[i / PieceDim][r][i % PieceDim] = loaded[i];
     }
     __syncthreads();
 #pragma unroll
-    for (int p = 0; p < kPieces; p++) {
+    for (int p = 0; p < Pieces; p++) {
       if (p >= pieces_here) break;
       std::uint32_t codes[kRows];
-      nearest_codewords<PieceDim, kRows>(pieces[p],
-                                         {words + p * args.codewords * PieceDim, half_squares + p * args.codewords,
-                                          __uint_as_float(most_squares[turn][p]), args.codewords},
-                                         codes);
+      if constexpr (kFew) {
+#pragma unroll
+        for (int r = 0; r < kRows; r++)
+          codes[r] = nearest_of_few<PieceDim>(residuals[p][r], codewords + p * kFewCodewords * PieceDim);
+      } else {
+        nearest_codewords<PieceDim, kRows>(residuals[p], codewords, args.codewords, codes);
+      }
       const int in_word = (piece + p) % kPiecesPerWord;
 #pragma unroll
       for (int r = 0; r < kRows; r++) {
@@ -262,17 +206,17 @@ __global__ void __launch_bounds__(kThreads) encode_long_kernel(const __grid_cons
         args.codebook + at % args.pieces * (static_cast<std::int64_t>(args.codewords) * args.piece_dim);
     float best = kInfinity;
     int code = 0;
-    for (int group = 0; group < args.codewords; group += kLongGroup) {
-      float distances[kLongGroup] = {};
+    for (int group = 0; group < args.codewords; group += kGroup) {
+      float distances[kGroup] = {};
       for (int i = 0; i < args.piece_dim; i++) {
         const float element = __ldg(residual + i);
 #pragma unroll
-        for (int w = 0; w < kLongGroup; w++)
+        for (int w = 0; w < kGroup; w++)
           distances[w] = add_element(
               element, __ldg(codewords + static_cast<std::int64_t>(group + w) * args.piece_dim + i), distances[w]);
       }
 #pragma unroll
-      for (int w = 0; w < kLongGroup; w++) {
+      for (int w = 0; w < kGroup; w++) {
         if (distances[w] < best) {
           best = distances[w];
           code = group + w;
@@ -370,7 +314,12 @@ void launch_short(cudaStream_t stream, encode_args args) {
   const launch_shape shape{.grid = dim3(static_cast<unsigned>(row_blocks),
                                         static_cast<unsigned>((words + words_per_block - 1) / words_per_block)),
                            .threads = kThreads};
-  launch(encode_kernel<PieceDim>, shape, stream, args, "launching the codes of pieces");
+  constexpr const char* kWhat = "launching the codes of pieces";
+  if constexpr (PieceDim <= 2) {
+    if (args.codewords == kFewCodewords)
+      return launch(encode_kernel<PieceDim, kPiecesPerWord>, shape, stream, args, kWhat);
+  }
+  launch(encode_kernel<PieceDim, 1>, shape, stream, args, kWhat);
 }
 
 void launch_steps(cudaStream_t stream, const encode_args& args) {
