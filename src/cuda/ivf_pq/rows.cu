@@ -1,8 +1,8 @@
 // Rows as an index takes them: checked, widened, divided by their norm, turned; then less their centroids.
 //
 // Eight lanes hold a row, as in the canonical score, whose sums they take from device/score.cuh. A turn is dim
-// canonical dots a row: by tiles of rows and rows of the matrix in shared memory, a thread several dots. Limit: one
-// read and one write of the rows; with a turn, dim x dim fused multiply-adds a row and as many additions.
+// canonical dots a row: by tiles of rows and rows of the matrix in shared memory, a thread several dots.
+// Limit: one read and one write of the rows; with a turn, dim x dim fused multiply-adds a row and as many additions.
 #include <algorithm>
 
 #include "core/score.hpp"
