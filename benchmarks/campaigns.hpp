@@ -1,4 +1,5 @@
-// The campaigns of the flat search, of row-wise top k and of sampling. docs/benchmarks.md says what each measures.
+// The campaigns of the flat search, of row-wise top k, of sampling and of IVF-PQ. docs/benchmarks.md says what each
+// measures.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,8 @@ limits_report run_flat_certified_gpu(results& out, const campaign_settings& sett
 limits_report run_flat_host_rows(results& out, const campaign_settings& settings);
 limits_report run_rows(results& out, const campaign_settings& settings);
 limits_report run_logits(results& out, const campaign_settings& settings);
+limits_report run_ivf_pq(results& out, const campaign_settings& settings);
+limits_report run_ivf_pq_billion(results& out, const campaign_settings& settings);
 
 /// The accuracy of RTop-K's early stops, in the form of its tables 1, 2 and 5; null where `out` does not want
 /// "top_k/accuracy". Not timed.

@@ -34,6 +34,8 @@ constexpr named_campaign kCampaigns[] = {
     {"flat_host_rows", run_flat_host_rows},
     {"rows", run_rows, rows_accuracy},
     {"logits", run_logits},
+    {"ivf_pq", run_ivf_pq},
+    {"ivf_pq_billion", run_ivf_pq_billion},
 };
 
 /// SHORTLIST_COMMIT, or what git says of the folder that this runs in.

@@ -28,7 +28,9 @@ void results::add(const std::string& work, const measured& m, const nlohmann::or
     if (const auto base_ms = ms_of(record["compared_with"])) record["ratio"] = ms / *base_ms;
   }
   if (record.contains("operations")) record["tflop_per_s"] = record["operations"].get<double>() / (ms * 1e9);
-  fmt::print(stderr, "{:<64} {:>11.4f} ms  {:>5.1f} % of the limit\n", work, ms, 100 * m.limit_ms / ms);
+  const std::string recall =
+      record.contains("recall") ? fmt::format("  recall {:.4f}", record["recall"].get<double>()) : "";
+  fmt::print(stderr, "{:<64} {:>11.4f} ms  {:>5.1f} % of the limit{}\n", work, ms, 100 * m.limit_ms / ms, recall);
   records_.push_back(std::move(record));
 }
 

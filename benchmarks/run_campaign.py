@@ -32,6 +32,8 @@ CAMPAIGNS = {
     "flat_host_rows": "a corpus beyond the GPU's memory: its plane there, its rows in the host's",
     "rows": "row-wise top k on the CPU and the GPU: shapes, types, k, hard data, early stops and how exact these are",
     "logits": "top k of long rows, and sampling a token of each, on the CPU and the GPU: shapes, types, filters",
+    "ivf_pq": "IVF-PQ on the GPU, 10M x 96: what each code reaches, building, recall and time, batches, one query, large k",
+    "ivf_pq_billion": "IVF-PQ on the GPU, 10^9 x 96, codes only: building, recall and time",
 }
 PEERS = {
     "torch": "peers_torch.py",
@@ -49,6 +51,8 @@ PEERS_OF = {
     "flat_host_rows": [],
     "rows": ["torch_rows", "numpy_rows"],
     "logits": ["torch_rows", "torch_logits"],
+    "ivf_pq": [],
+    "ivf_pq_billion": [],
 }
 # Whether a Python can run a peer, asked of it before the peer is started.
 PROBES = {
@@ -206,8 +210,8 @@ def parse_arguments():
 def main():
     arguments = parse_arguments()
     if arguments.campaign is None:
-        print("\n".join(f"{name:<10} {what}" for name, what in CAMPAIGNS.items()))
-        print(f"{'python':<10} what a call costs from Python over the same call from C++; ./run bench runs python_calls.py")
+        print("\n".join(f"{name:<14} {what}" for name, what in CAMPAIGNS.items()))
+        print(f"{'python':<14} what a call costs from Python over the same call from C++; ./run bench runs python_calls.py")
         return 0
     if arguments.install_peers:
         install_peers()

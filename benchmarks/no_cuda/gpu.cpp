@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 
+#include "deep_like.hpp"
+
 namespace shortlist::benchmark {
 namespace {
 
@@ -27,5 +29,10 @@ gpu_clock::graph::graph(std::unique_ptr<impl> p) : impl_(std::move(p)) {}
 gpu_clock::graph::graph(graph&&) noexcept = default;
 gpu_clock::graph::~graph() = default;
 void gpu_clock::graph::replay() const { refuse(); }
+
+struct deep_like_on_gpu::impl {};
+deep_like_on_gpu::deep_like_on_gpu(const deep_like&) { refuse(); }
+deep_like_on_gpu::~deep_like_on_gpu() = default;
+void deep_like_on_gpu::write_rows(void*, std::int64_t, std::int64_t, float*) const { refuse(); }
 
 }  // namespace shortlist::benchmark

@@ -2,9 +2,13 @@
 //
 // Pieces of up to 12 elements: a thread holds the same piece of several rows; the piece's codewords come from shared
 // memory, all lanes reading the same. Only the smallest distance of each group of codewords is looked at; which
-// codeword it was is found at the end, in one group. Four codes leave as one word. Longer pieces: a thread a piece,
-// eight codewords at a time. Equal steps: a division gives the codeword to within one; its neighbours decide. Limit: 2
-// x piece_dim + 1 instructions for each codeword of each piece (piece_dim 1: 3); of equal steps, the bytes.
+// codeword it was is found at the end, in one group. Four codes leave as one word. With 16 codewords four pieces are
+// loaded at a time, since each takes less than the wait for it.
+// Longer pieces: a thread a piece, eight codewords at a time.
+// Equal steps: a division gives the codeword to within one; its neighbours decide.
+// Limit: 2 x piece_dim + 1 instructions for each codeword of each piece (piece_dim 1: 3); of equal steps, the bytes.
+// Tried: |w|^2 / 2 - r.w for all codewords, and distances only where they decide: half of the arithmetic, but loads
+// from shared memory bound it, and it took 1.4 times as long (2^20 x 96 in 48 pieces on an H200).
 #include <algorithm>
 
 #include "cuda/device/score.cuh"
@@ -37,8 +41,9 @@ struct encode_args {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kGroup = 8;   // codewords of which only the nearest distance is looked at
-constexpr int kLoaded = 4;  // codewords in registers
+constexpr int kGroup = 8;          // codewords of which only the nearest distance is looked at
+constexpr int kLoaded = 4;         // codewords in registers
+constexpr int kFewCodewords = 16;  // are compared one by one
 
 /// Rows of a thread: enough for a load of codewords to serve several, few enough for their pieces to stay in registers.
 template <int PieceDim>
@@ -52,6 +57,22 @@ __device__ __forceinline__ float distance_to(const float (&residual)[PieceDim], 
 #pragma unroll
   for (int i = 0; i < PieceDim; i++) distance = add_element(residual[i], codeword[i], distance);
   return distance;
+}
+
+/// The nearest of the first kFewCodewords codewords; of equals the first.
+template <int PieceDim>
+__device__ __forceinline__ std::uint32_t nearest_of_few(const float (&residual)[PieceDim], const float* codewords) {
+  float best = kInfinity;
+  std::uint32_t code = 0;
+#pragma unroll 4
+  for (int w = 0; w < kFewCodewords; w++) {
+    const float distance = distance_to<PieceDim>(residual, codewords + w * PieceDim);
+    if (distance < best) {
+      best = distance;
+      code = static_cast<std::uint32_t>(w);
+    }
+  }
+  return code;
 }
 
 /// The code of one piece of several rows. `codewords` lie in shared memory.
@@ -105,45 +126,72 @@ __device__ __forceinline__ void nearest_codewords(const float (&residuals)[Rows]
   }
 }
 
-template <int PieceDim>
+/// Takes `Pieces` pieces at a time: 1, or kPiecesPerWord of kFewCodewords codewords each.
+template <int PieceDim, int Pieces>
 __global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant__ encode_args args) {
   constexpr int kRows = kRowsOfThread<PieceDim>;
-  __shared__ __align__(16) float codewords[core::kMaxCodewords * PieceDim];
+  constexpr bool kFew = Pieces > 1;
+  __shared__ __align__(16) float codewords[(kFew ? Pieces * kFewCodewords : core::kMaxCodewords) * PieceDim];
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRowsOfBlock<PieceDim> + threadIdx.x;
   const std::int64_t row_elements = static_cast<std::int64_t>(args.pieces) * PieceDim;
   const int first_piece = static_cast<int>(blockIdx.y) * args.pieces_per_block;
   const int end_piece = min(first_piece + args.pieces_per_block, args.pieces);
   const bool whole_words = args.pieces % kPiecesPerWord == 0;
+  const int piece_vectors = args.codewords / 4 * PieceDim;
   std::uint32_t packed[kRows] = {};
-  for (int piece = first_piece; piece < end_piece; piece++) {
-    __syncthreads();  // the piece before is done with
-    const auto* from = reinterpret_cast<const float4*>(args.codebook) +
-                       static_cast<std::int64_t>(piece) * (args.codewords / 4 * PieceDim);
-    for (int v = threadIdx.x; v < args.codewords / 4 * PieceDim; v += kThreads)
+  for (int piece = first_piece; piece < end_piece; piece += Pieces) {
+    __syncthreads();  // the pieces before are done with
+    const int pieces_here = min(Pieces, end_piece - piece);
+    const auto* from =
+        reinterpret_cast<const float4*>(args.codebook) + static_cast<std::int64_t>(piece) * piece_vectors;
+    for (int v = threadIdx.x; v < pieces_here * piece_vectors; v += kThreads)
       reinterpret_cast<float4*>(codewords)[v] = __ldg(from + v);
-    float residuals[kRows][PieceDim];
+    float residuals[Pieces][kRows][PieceDim];
 #pragma unroll
     for (int r = 0; r < kRows; r++) {
-      const std::int64_t row = min(first_row + r * kThreads, args.n - 1);
+      const float* row = args.residuals + min(first_row + r * kThreads, args.n - 1) * row_elements + piece * PieceDim;
+      float loaded[Pieces * PieceDim];
+      if (kFew && whole_words) {
 #pragma unroll
-      for (int i = 0; i < PieceDim; i++)
-        residuals[r][i] = __ldg(args.residuals + row * row_elements + piece * PieceDim + i);
+        for (int v = 0; v < Pieces * PieceDim / 4; v++) {
+          const float4 four = __ldg(reinterpret_cast<const float4*>(row) + v);
+          loaded[4 * v] = four.x;
+          loaded[4 * v + 1] = four.y;
+          loaded[4 * v + 2] = four.z;
+          loaded[4 * v + 3] = four.w;
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < Pieces * PieceDim; i++) loaded[i] = i < pieces_here * PieceDim ? __ldg(row + i) : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < Pieces * PieceDim; i++) residuals[i / PieceDim][r][i % PieceDim] = loaded[i];
     }
     __syncthreads();
-    std::uint32_t codes[kRows];
-    nearest_codewords<PieceDim, kRows>(residuals, codewords, args.codewords, codes);
-    const int in_word = piece % kPiecesPerWord;
 #pragma unroll
-    for (int r = 0; r < kRows; r++) {
-      const std::int64_t row = first_row + r * kThreads;
-      if (row >= args.n) continue;
-      std::uint8_t* to = args.codes + row * args.pieces + piece;
-      if (!whole_words) {
-        *to = static_cast<std::uint8_t>(codes[r]);
-        continue;
+    for (int p = 0; p < Pieces; p++) {
+      if (p >= pieces_here) break;
+      std::uint32_t codes[kRows];
+      if constexpr (kFew) {
+#pragma unroll
+        for (int r = 0; r < kRows; r++)
+          codes[r] = nearest_of_few<PieceDim>(residuals[p][r], codewords + p * kFewCodewords * PieceDim);
+      } else {
+        nearest_codewords<PieceDim, kRows>(residuals[p], codewords, args.codewords, codes);
       }
-      packed[r] = (in_word == 0 ? 0u : packed[r]) | codes[r] << (8 * in_word);
-      if (in_word == kPiecesPerWord - 1) *reinterpret_cast<std::uint32_t*>(to - in_word) = packed[r];
+      const int in_word = (piece + p) % kPiecesPerWord;
+#pragma unroll
+      for (int r = 0; r < kRows; r++) {
+        const std::int64_t row = first_row + r * kThreads;
+        if (row >= args.n) continue;
+        std::uint8_t* to = args.codes + row * args.pieces + piece + p;
+        if (!whole_words) {
+          *to = static_cast<std::uint8_t>(codes[r]);
+          continue;
+        }
+        packed[r] = (in_word == 0 ? 0u : packed[r]) | codes[r] << (8 * in_word);
+        if (in_word == kPiecesPerWord - 1) *reinterpret_cast<std::uint32_t*>(to - in_word) = packed[r];
+      }
     }
   }
 }
@@ -266,7 +314,12 @@ void launch_short(cudaStream_t stream, encode_args args) {
   const launch_shape shape{.grid = dim3(static_cast<unsigned>(row_blocks),
                                         static_cast<unsigned>((words + words_per_block - 1) / words_per_block)),
                            .threads = kThreads};
-  launch(encode_kernel<PieceDim>, shape, stream, args, "launching the codes of pieces");
+  constexpr const char* kWhat = "launching the codes of pieces";
+  if constexpr (PieceDim <= 2) {
+    if (args.codewords == kFewCodewords)
+      return launch(encode_kernel<PieceDim, kPiecesPerWord>, shape, stream, args, kWhat);
+  }
+  launch(encode_kernel<PieceDim, 1>, shape, stream, args, kWhat);
 }
 
 void launch_steps(cudaStream_t stream, const encode_args& args) {

@@ -1,9 +1,10 @@
 // Rows in pages: empty pages, places in lists, writing and reading.
 //
 // Places: rows sorted by list, stably, so that those of a list stand in their order; a row's place is how far behind
-// its list's first it came out. Writing and reading: four lanes a row, as the matrix units hold it, each with whole
-// words of its codes; sums of terms in fp64, which leaves only the last rounding to be bounded. Limit: the bytes of
-// codes and pages; places: CUB's passes over 8 bytes a row for each 8 bits of the list's number.
+// its list's first it came out.
+// Writing and reading: four lanes a row, as the matrix units hold it, each with whole words of its codes; sums of terms
+// in fp64, which leaves only the last rounding to be bounded.
+// Limit: the bytes of codes and pages; of places, CUB's passes over 8 bytes a row for each 8 bits of a list's number.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>

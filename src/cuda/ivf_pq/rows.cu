@@ -1,8 +1,8 @@
 // Rows as an index takes them: checked, widened, divided by their norm, turned; then less their centroids.
 //
 // Eight lanes hold a row, as in the canonical score, whose sums they take from device/score.cuh. A turn is dim
-// canonical dots a row, four at a time; the matrix, of which each warp reads all, comes from L1. Limit: one read and
-// one write of the rows; with a turn, dim x dim fused multiply-adds a row.
+// canonical dots a row: by tiles of rows and rows of the matrix in shared memory, a thread several dots.
+// Limit: one read and one write of the rows; with a turn, dim x dim fused multiply-adds a row and as many additions.
 #include <algorithm>
 
 #include "core/score.hpp"
@@ -182,6 +182,121 @@ struct turn_args {
   std::int32_t dim;
 };
 
+constexpr int kTurnThreads = 256;
+constexpr int kTurnBlocks = 2;   // on a multiprocessor
+constexpr int kTurnColumns = 8;  // of the threads of a block; a thread computes kTurnedRows x kTurnedElements dots
+constexpr int kTurnedRows = 2;
+constexpr int kTurnedElements = 4;
+constexpr int kTurnTileRows = kTurnThreads / kTurnColumns * kTurnedRows;
+constexpr int kTurnTileElements = kTurnColumns * kTurnedElements;
+constexpr int kStep = core::kPartialSums;
+constexpr int kLevels = 4;  // of the tree of partial sums, over subtrees that are summed one after the other
+constexpr int kSubtrees = 1 << kLevels;
+constexpr int kTurnStride = kStep + 1;  // lanes read down a column: an odd stride meets every bank
+
+/// Partial sums, and the sums of subtrees of them, of a thread's dots.
+struct turned_sums {
+  float of[kTurnedRows][kTurnedElements];
+
+  __device__ __forceinline__ void add(const turned_sums& other) {
+#pragma unroll
+    for (int r = 0; r < kTurnedRows; r++)
+#pragma unroll
+      for (int e = 0; e < kTurnedElements; e++) of[r][e] = __fadd_rn(of[r][e], other.of[r][e]);
+  }
+};
+
+/// Rows and rows of the matrix, in shared memory. Neighbouring threads have neighbouring rows, so that a thread's own
+/// lie apart.
+struct turn_tile {
+  const float* rows;      // the thread's first, [kTurnTileRows, kTurnStride]
+  const float* elements;  // the same of the matrix, [kTurnTileElements, kTurnStride]
+  std::int32_t filled;    // elements of a row, of kStep
+
+  /// p[j], where j < 128; of dim up to 128 it takes one step at most.
+  __device__ __forceinline__ turned_sums partial(std::int32_t j) const {
+    turned_sums sums{};
+    if (j >= filled) return sums;
+    float x[kTurnedRows];
+    float r[kTurnedElements];
+#pragma unroll
+    for (int i = 0; i < kTurnedRows; i++) x[i] = rows[i * (kTurnTileRows / kTurnedRows) * kTurnStride + j];
+#pragma unroll
+    for (int e = 0; e < kTurnedElements; e++) r[e] = elements[e * kTurnColumns * kTurnStride + j];
+#pragma unroll
+    for (int i = 0; i < kTurnedRows; i++)
+#pragma unroll
+      for (int e = 0; e < kTurnedElements; e++) sums.of[i][e] = core::step_dot(r[e], x[i], 0.0f);
+    return sums;
+  }
+
+  /// What the tree makes of p[j], p[j + Apart], p[j + 2 Apart], ..: p[j] after its step of s = Apart.
+  template <int Apart>
+  __device__ __forceinline__ turned_sums subtree(std::int32_t j) const {
+    if constexpr (Apart == kStep) {
+      return partial(j);
+    } else {
+      turned_sums sums = subtree<2 * Apart>(j);
+      sums.add(subtree<2 * Apart>(j + Apart));
+      return sums;
+    }
+  }
+};
+
+/// Adds subtree i to what waits for it, level by level, or lets it wait for the next; at last `sums` is that of all.
+template <int Level>
+__device__ __forceinline__ void settle(std::uint32_t i, turned_sums& sums, turned_sums (&waiting)[kLevels]) {
+  if ((i >> Level & 1) == 0) {
+    waiting[Level] = sums;
+    return;
+  }
+  waiting[Level].add(sums);
+  sums = waiting[Level];
+  if constexpr (Level + 1 < kLevels) settle<Level + 1>(i, sums, waiting);
+}
+
+/// Rows of up to 128 elements, by tiles: the tree of partial sums depth first, so that few of its sums are alive.
+__global__ void __launch_bounds__(kTurnThreads, kTurnBlocks)
+    turn_short_rows_kernel(const __grid_constant__ turn_args args) {
+  extern __shared__ float tiles[];
+  float* rows = tiles;
+  float* elements = tiles + kTurnTileRows * kTurnStride;
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kTurnTileRows;
+  const auto first_element = static_cast<std::int32_t>(blockIdx.y) * kTurnTileElements;
+  for (std::int32_t i = threadIdx.x; i < kTurnTileRows * kStep; i += kTurnThreads) {
+    const std::int64_t row = min(first_row + i / kStep, args.n - 1);
+    if (i % kStep < args.dim) rows[i / kStep * kTurnStride + i % kStep] = args.rows[row * args.dim + i % kStep];
+  }
+  for (std::int32_t i = threadIdx.x; i < kTurnTileElements * kStep; i += kTurnThreads) {
+    const std::int32_t element = min(first_element + i / kStep, args.dim - 1);
+    if (i % kStep < args.dim)
+      elements[i / kStep * kTurnStride + i % kStep] =
+          __ldg(args.rotation + static_cast<std::int64_t>(element) * args.dim + i % kStep);
+  }
+  __syncthreads();
+  const int column = threadIdx.x % kTurnColumns;
+  const int line = threadIdx.x / kTurnColumns;
+  const turn_tile tile{rows + line * kTurnStride, elements + column * kTurnStride, args.dim};
+
+  // In the order of bits reversed, subtrees meet as the tree has them.
+  turned_sums waiting[kLevels];
+  turned_sums sums;
+#pragma unroll 1
+  for (std::uint32_t i = 0; i < kSubtrees; i++) {
+    sums = tile.subtree<kSubtrees>(static_cast<std::int32_t>(__brev(i) >> (32 - kLevels)));
+    settle<0>(i, sums, waiting);
+  }
+#pragma unroll
+  for (int r = 0; r < kTurnedRows; r++)
+#pragma unroll
+    for (int e = 0; e < kTurnedElements; e++) {
+      const std::int64_t row = first_row + line + r * (kTurnTileRows / kTurnedRows);
+      const std::int32_t element = first_element + column + e * kTurnColumns;
+      if (row < args.n && element < args.dim) args.out[row * args.dim + element] = sums.of[r][e];
+    }
+}
+
+/// Rows of any length, four dots of a row at a time; the matrix, of which each warp reads all, comes from L1.
 __global__ void __launch_bounds__(kThreads) turn_rows_kernel(const __grid_constant__ turn_args args) {
   const int lane = threadIdx.x % kWarp;
   const int lane_of_row = lane % kLanesPerRow;
@@ -272,6 +387,17 @@ void take(cudaStream_t stream, metric by, const any_matrix_view& rows, float* ou
   });
 }
 
+void turn(cudaStream_t stream, const turn_args& args) {
+  constexpr const char* kWhat = "launching the turning of rows";
+  if (args.dim > kStep) return launch(turn_rows_kernel, shape_for(args.n), stream, args, kWhat);
+  const launch_shape shape{
+      .grid = dim3(static_cast<unsigned>((args.n + kTurnTileRows - 1) / kTurnTileRows),
+                   static_cast<unsigned>((args.dim + kTurnTileElements - 1) / kTurnTileElements)),
+      .threads = kTurnThreads,
+      .shared_bytes = (kTurnTileRows + kTurnTileElements) * kTurnStride * static_cast<std::int64_t>(sizeof(float))};
+  launch(turn_short_rows_kernel, shape, stream, args, kWhat);
+}
+
 }  // namespace
 
 std::vector<std::int64_t> find_rows_not_finite(cudaStream_t stream, const any_matrix_view& rows, std::int64_t limit) {
@@ -311,8 +437,7 @@ void launch_take_rows(cudaStream_t stream, metric by, const float* rotation, con
     part.data = static_cast<const unsigned char*>(rows.data) + first * rows.row_stride * size_bytes(rows.type);
     part.rows = std::min(chunk, rows.rows - first);
     take(stream, by, part, unturned);
-    const turn_args args{unturned, rotation, out + first * rows.cols, part.rows, static_cast<std::int32_t>(rows.cols)};
-    launch(turn_rows_kernel, shape_for(part.rows), stream, args, "launching the turning of rows");
+    turn(stream, {unturned, rotation, out + first * rows.cols, part.rows, static_cast<std::int32_t>(rows.cols)});
   }
 }
 

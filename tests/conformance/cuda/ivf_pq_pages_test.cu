@@ -170,11 +170,8 @@ class growing_lists {
     codebook_there_.emplace(pair_, codebook_);
     centroids_there_.emplace(pair_, centroids_);
     std::vector<std::byte> header(cuda::kPreparedTableAt);
-    const cuda::prepared_header numbers{.query_scale = 1.0f,
-                                        .unit = 1 / kInverseUnit,
-                                        .inverse_unit = kInverseUnit,
-                                        .largest_centroid = 1.0f,
-                                        .largest_step = 1.0f};
+    cuda::prepared_header numbers{};
+    numbers.inverse_unit = kInverseUnit;  // all that writing rows looks at
     std::memcpy(header.data(), &numbers, sizeof(numbers));
     prepared_.emplace(pair_, header);
     model_.shape = shape_;
