@@ -244,4 +244,45 @@ void ivf_pq_index::impl::search_queued(void* on, const any_matrix_view& queries,
   }
 }
 
+search_result ivf_pq_index::search_kept_rows(any_matrix_view queries, const search_options& options) const {
+  index::check_matrix("queries", queries, impl_->options.dim);
+  index::check_search(queries.rows, options);
+  if (impl_->options.rows == kept_rows::none) {
+    core::throw_invalid("index", "one that keeps no rows", "one made with rows = device or host");
+  }
+  return index::with_host_memory([&] { return impl_->search_kept(queries, options); });
+}
+
+search_result ivf_pq_index::impl::search_kept(const any_matrix_view& queries, const search_options& search) const {
+  // In batches: their candidates stay few, and the rows are read seldom enough.
+  constexpr std::int64_t kBatch = 1024;
+  const core::flat_corpus corpus = rows.kept.corpus();
+  search_result result;
+  result.queries = queries.rows;
+  result.k = search.k;
+  result.k_found = std::min(search.k, corpus.count);
+  const auto entries = static_cast<std::size_t>(queries.rows * search.k);
+  result.scores.assign(entries, core::worst_score(options.metric));
+  result.ids.assign(entries, core::kNoId);
+  if (queries.rows == 0 || corpus.count == 0) return result;
+  const std::int64_t batch = std::min(queries.rows, kBatch);
+  const stream reader(where);
+  const auto scratch = backend.make_scratch({.max_rows = corpus.count, .max_queries = batch, .max_k = search.k},
+                                            options.dim, storage::full);
+  std::vector<float> widened(static_cast<std::size_t>(batch * options.dim));
+  for (std::int64_t first = 0; first < queries.rows; first += batch) {
+    const std::int64_t count = std::min(batch, queries.rows - first);
+    index::widen_rows(queries, first, count, widened.data());
+    backend.flat_search_host(reader.native(), *scratch, corpus,
+                             {.queries = widened.data(),
+                              .query_stride = options.dim,
+                              .query_count = count,
+                              .k = search.k,
+                              .scores = result.scores.data() + first * search.k,
+                              .ids = result.ids.data() + first * search.k,
+                              .stats = search.stats});
+  }
+  return result;
+}
+
 }  // namespace shortlist
