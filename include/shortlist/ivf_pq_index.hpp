@@ -160,7 +160,9 @@ class ivf_pq_index {
   /// The k best of each query, host to host.
   /// @param queries [n, dim], any element type, any row stride >= dim.
   ivf_pq_result search(any_matrix_view queries, const ivf_pq_search_options& options) const;
-  /// Asynchronous on the index's device: fp32 queries and `out` lie in its memory. Lists shorter than k are padded.
+  /// The same into the caller's arrays; lists shorter than k are padded.
+  void search(any_matrix_view queries, const ivf_pq_search_options& options, search_output out) const;
+  /// Asynchronous on the index's device: fp32 queries and `out` lie in its memory.
   void search(const stream& s, any_matrix_view queries, const ivf_pq_search_options& options, search_output out) const;
 
   /// The k best of all kept rows, each of them scored: what a flat_index of the same rows returns.

@@ -182,22 +182,33 @@ index::ivf_pq_slots::lease ivf_pq_index::impl::take_slot(std::int64_t queries,
 
 ivf_pq_result ivf_pq_index::search(any_matrix_view queries, const ivf_pq_search_options& options) const {
   impl_->check_search(queries, options);
-  return index::with_host_memory([&] {
-    ivf_pq_result result;
-    result.queries = queries.rows;
-    result.k = options.k;
+  ivf_pq_result result;
+  result.queries = queries.rows;
+  result.k = options.k;
+  index::with_host_memory([&] {
     const auto entries = static_cast<std::size_t>(queries.rows * options.k);
     result.k_found.resize(static_cast<std::size_t>(queries.rows));
-    result.scores.assign(entries, core::worst_score(impl_->options.metric));
-    result.ids.assign(entries, core::kNoId);
-    if (queries.rows == 0 || rows() == 0) return result;
-    impl_->search_host(queries, options, {result.scores.data(), result.ids.data()});
-    for (std::int64_t query = 0; query < queries.rows; ++query) {
-      const std::span<const std::int64_t> ids = result.ids_of(query);
-      result.k_found[static_cast<std::size_t>(query)] = std::find(ids.begin(), ids.end(), core::kNoId) - ids.begin();
-    }
-    return result;
+    result.scores.resize(entries);
+    result.ids.resize(entries);
   });
+  search(queries, options, {result.scores.data(), result.ids.data()});
+  for (std::int64_t query = 0; query < queries.rows; ++query) {
+    const std::span<const std::int64_t> ids = result.ids_of(query);
+    result.k_found[static_cast<std::size_t>(query)] = std::find(ids.begin(), ids.end(), core::kNoId) - ids.begin();
+  }
+  return result;
+}
+
+void ivf_pq_index::search(any_matrix_view queries, const ivf_pq_search_options& options, search_output out) const {
+  impl_->check_search(queries, options);
+  index::check_output(out, queries.rows);
+  if (queries.rows == 0) return;
+  if (rows() == 0) {
+    std::fill_n(out.scores, queries.rows * options.k, core::worst_score(impl_->options.metric));
+    std::fill_n(out.ids, queries.rows * options.k, core::kNoId);
+    return;
+  }
+  index::with_host_memory([&] { impl_->search_host(queries, options, out); });
 }
 
 void ivf_pq_index::impl::search_host(const any_matrix_view& queries, const ivf_pq_search_options& search,
