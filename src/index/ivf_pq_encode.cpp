@@ -14,8 +14,6 @@ namespace shortlist::index {
 namespace {
 
 constexpr std::int64_t kFloatBytes = sizeof(float);
-// Rows assigned at once: enough for the matrix units of a GPU, little memory for their candidates.
-constexpr std::int64_t kAssignBatch = 16384;
 constexpr std::int64_t kRowsNamed = 5;  // in an error
 
 /// The device reads host memory as its own.
@@ -88,23 +86,11 @@ void row_intake::take(void* stream, metric by, const float* rotation, const any_
 }
 
 list_assigner::list_assigner(core::backend& backend, const core::flat_corpus& centroids, std::int64_t max_rows)
-    : backend_(backend),
-      batch_(std::min(max_rows, kAssignBatch)),
-      scratch_(
-          backend.make_scratch({.max_rows = centroids.count, .max_queries = batch_, .max_k = 1}, 0, centroids.storage)),
-      scores_(allocate(backend, batch_ * kFloatBytes)) {}
+    : ops_(backend.ivf_pq()), scratch_(ops_.make_assign_scratch(centroids, max_rows)) {}
 
 void list_assigner::assign(void* stream, const core::flat_corpus& centroids, const float* rows, std::int64_t n,
                            std::int64_t* lists) {
-  for (std::int64_t first = 0; first < n; first += batch_) {
-    backend_.flat_search(stream, *scratch_, centroids,
-                         {.queries = rows + first * centroids.dim,
-                          .query_stride = centroids.dim,
-                          .query_count = std::min(batch_, n - first),
-                          .k = 1,
-                          .scores = scores_.as<float>(),
-                          .ids = lists + first});
-  }
+  ops_.assign(stream, *scratch_, centroids, rows, n, lists);
 }
 
 row_encoder::row_encoder(core::backend& backend, const core::ivf_pq_model& model, core::copy_kind kind,

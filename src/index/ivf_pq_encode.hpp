@@ -42,10 +42,8 @@ class list_assigner {
   void assign(void* stream, const core::flat_corpus& centroids, const float* rows, std::int64_t n, std::int64_t* lists);
 
  private:
-  core::backend& backend_;
-  std::int64_t batch_;
+  core::ivf_pq_ops& ops_;
   std::unique_ptr<core::scratch> scratch_;
-  device_memory scores_;
 };
 
 /// Encodes rows of one origin and type.

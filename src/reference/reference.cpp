@@ -55,16 +55,22 @@ void widen_row(any_matrix_view rows, std::int64_t row, std::vector<float>& wide)
   for (std::int64_t i = 0; i < rows.cols; ++i) wide[static_cast<std::size_t>(i)] = value_of(elements[i]);
 }
 
-void widen_row(any_matrix_view rows, std::int64_t row, std::vector<float>& wide) {
+}  // namespace
+
+std::vector<float> widened(any_matrix_view rows, std::int64_t row) {
+  std::vector<float> wide;
   wide.resize(static_cast<std::size_t>(rows.cols));
   switch (rows.type) {
-    case element_type::f32: return widen_row<float>(rows, row, wide);
-    case element_type::f16: return widen_row<float16>(rows, row, wide);
-    case element_type::bf16: return widen_row<bfloat16>(rows, row, wide);
-    case element_type::i8: return widen_row<std::int8_t>(rows, row, wide);
-    case element_type::u8: return widen_row<std::uint8_t>(rows, row, wide);
+    case element_type::f32: widen_row<float>(rows, row, wide); break;
+    case element_type::f16: widen_row<float16>(rows, row, wide); break;
+    case element_type::bf16: widen_row<bfloat16>(rows, row, wide); break;
+    case element_type::i8: widen_row<std::int8_t>(rows, row, wide); break;
+    case element_type::u8: widen_row<std::uint8_t>(rows, row, wide); break;
   }
+  return wide;
 }
+
+namespace {
 
 // --- Sums -------------------------------------------------------------------------------------------------------
 
@@ -77,19 +83,23 @@ float tree_sum(partial_sums& p) {
   return p[0];
 }
 
-float dot(const float* a, const float* b, std::size_t dim) {
+}  // namespace
+
+float dot(const float* a, const float* b, std::int64_t dim) {
   partial_sums p{};
-  for (std::size_t first = 0; first < dim; first += p.size()) {
-    for (std::size_t i = first; i < std::min(dim, first + p.size()); ++i)
+  const auto count = static_cast<std::size_t>(dim);
+  for (std::size_t first = 0; first < count; first += p.size()) {
+    for (std::size_t i = first; i < std::min(count, first + p.size()); ++i)
       p[i - first] = std::fma(a[i], b[i], p[i - first]);
   }
   return tree_sum(p);
 }
 
-float squared_distance(const float* a, const float* b, std::size_t dim) {
+float squared_distance(const float* a, const float* b, std::int64_t dim) {
   partial_sums p{};
-  for (std::size_t first = 0; first < dim; first += p.size()) {
-    for (std::size_t i = first; i < std::min(dim, first + p.size()); ++i) {
+  const auto count = static_cast<std::size_t>(dim);
+  for (std::size_t first = 0; first < count; first += p.size()) {
+    for (std::size_t i = first; i < std::min(count, first + p.size()); ++i) {
       const float difference = a[i] - b[i];
       p[i - first] = std::fma(difference, difference, p[i - first]);
     }
@@ -104,12 +114,16 @@ float inverse_norm(float squared_norm) {
   return 1.0f / norm;
 }
 
-float cosine(const float* query, float query_squared_norm, const float* row, std::size_t dim) {
+namespace {
+
+float cosine(const float* query, float query_squared_norm, const float* row, std::int64_t dim) {
   const float row_squared_norm = dot(row, row, dim);
   if (query_squared_norm == 0.0f || row_squared_norm == 0.0f) return -std::numeric_limits<float>::infinity();
   const float scaled_by_query = dot(query, row, dim) * inverse_norm(query_squared_norm);
   return scaled_by_query * inverse_norm(row_squared_norm);
 }
+
+}  // namespace
 
 /// One NaN, the quiet positive one without payload, and one zero, the positive one.
 float as_returned(float score) {
@@ -118,16 +132,16 @@ float as_returned(float score) {
   return score;
 }
 
+namespace {
+
 /// A query with what its scores share.
 struct prepared_query {
   const float* elements;
-  std::size_t dim;
+  std::int64_t dim;
   float squared_norm;
 
   prepared_query(const float* query, std::int64_t cols, metric by)
-      : elements(query),
-        dim(static_cast<std::size_t>(cols)),
-        squared_norm(by == metric::cosine ? dot(query, query, static_cast<std::size_t>(cols)) : 0.0f) {}
+      : elements(query), dim(cols), squared_norm(by == metric::cosine ? dot(query, query, cols) : 0.0f) {}
 
   float score(const float* row, metric by) const {
     switch (by) {
@@ -141,29 +155,24 @@ struct prepared_query {
 
 // --- Order ------------------------------------------------------------------------------------------------------
 
-/// Whether score `a` comes before score `b`. Equal scores, and two NaN, come neither before nor after each other.
+}  // namespace
+
 bool is_better(float a, float b, metric by) {
   if (std::isnan(a)) return false;
   if (std::isnan(b)) return true;
   return by == metric::l2 ? a < b : a > b;
 }
 
-}  // namespace
-
 float score(any_matrix_view rows, std::int64_t row, const float* query, metric by) {
-  std::vector<float> wide;
-  widen_row(rows, row, wide);
-  return prepared_query(query, rows.cols, by).score(wide.data(), by);
+  return prepared_query(query, rows.cols, by).score(widened(rows, row).data(), by);
 }
 
 std::vector<hit> search(any_matrix_view rows, const float* query, metric by, std::int64_t k) {
   const prepared_query prepared(query, rows.cols, by);
   std::vector<hit> hits;
   hits.reserve(static_cast<std::size_t>(rows.rows));
-  std::vector<float> wide;
   for (std::int64_t row = 0; row < rows.rows; ++row) {
-    widen_row(rows, row, wide);
-    hits.push_back({prepared.score(wide.data(), by), row});
+    hits.push_back({prepared.score(widened(rows, row).data(), by), row});
   }
   // Rows enter by position and the sort is stable, so that the earlier row of a tie stays first.
   std::stable_sort(hits.begin(), hits.end(),

@@ -15,6 +15,16 @@ struct hit {
   std::int64_t position;
 };
 
+// The parts of a score, by name in docs/ordering.md.
+float dot(const float* a, const float* b, std::int64_t dim);
+float squared_distance(const float* a, const float* b, std::int64_t dim);
+float inverse_norm(float squared_norm);
+float as_returned(float score);
+/// Whether score `a` comes before score `b`. Equal scores, and two NaN, come neither before nor after each other.
+bool is_better(float a, float b, metric by);
+/// Row `row`, each element as fp32.
+std::vector<float> widened(any_matrix_view rows, std::int64_t row);
+
 /// The score of one query and row `row`, as it is returned. `query` has rows.cols elements.
 float score(any_matrix_view rows, std::int64_t row, const float* query, metric by);
 

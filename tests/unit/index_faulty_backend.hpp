@@ -97,6 +97,16 @@ class faulty_backend final : public core::backend {
       owner_.step();
       real_.prepare(s, model, prepared);
     }
+    std::unique_ptr<core::scratch> make_assign_scratch(const core::flat_corpus& centroids,
+                                                       std::int64_t max_rows) override {
+      owner_.step();
+      return real_.make_assign_scratch(centroids, max_rows);
+    }
+    void assign(void* s, core::scratch& memory, const core::flat_corpus& centroids, const float* rows, std::int64_t n,
+                std::int64_t* lists) override {
+      owner_.step();
+      real_.assign(s, memory, centroids, rows, n, lists);
+    }
     std::vector<std::int64_t> rows_not_finite(void* s, const any_matrix_view& rows, std::int64_t limit) override {
       owner_.step();
       return real_.rows_not_finite(s, rows, limit);

@@ -1,23 +1,79 @@
-// What an instruction set provides for IVF-PQ.
+// What an instruction set provides for IVF-PQ. See docs/ivf_pq.md, section 5, for the filter.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cpu/isa.hpp"
 
 namespace shortlist::cpu {
 
-/// One piece's codewords, transposed: [piece_dim][codewords], so that lanes are codewords.
-struct piece_codewords {
+/// Codewords, transposed: [pieces][piece_dim][count], so that lanes are codewords.
+struct lane_codewords {
   const float* words = nullptr;
   std::int64_t piece_dim = 0;
-  std::int64_t count = 0;  ///< a multiple of 16
+  std::int64_t count = 0;  ///< of a piece, a multiple of 16
+};
+
+/// What a query's table is like, which decides how it becomes bytes.
+struct table_range {
+  double sum_of_least = 0.0;  ///< of each piece's least entry
+  float widest = 0.0f;        ///< largest less least entry of the piece where that is largest
+};
+
+/// The rows of one list.
+struct list_span {
+  const std::byte* pages = nullptr;
+  const std::uint32_t* table = nullptr;  ///< numbers of the list's pages
+  std::int64_t page_bytes = 0;
+  std::int64_t strips = 0;
+  std::int64_t rows = 0;
+  std::uint32_t list = 0;
+};
+
+/// A query against one list: rows are left out whose estimate from below, offset + term + step * sum of bytes, is
+/// surely above `limit`.
+struct list_filter {
+  const std::uint8_t* bytes = nullptr;  ///< the query's table, [pieces rounded up to even][codewords]
+  int bits = 4;                         ///< of a code
+  float base = 0.0f;                    ///< goes along with candidates
+  float offset = 0.0f;
+  float step = 0.0f;
+  float inverse_step = 0.0f;
+  float limit = 0.0f;
+};
+
+/// A row that may be among the best.
+struct candidate {
+  float estimate;       ///< of its score, smaller is better
+  float base;           ///< what its estimate began at
+  std::uint32_t place;  ///< number of its page times 32, plus its row there
+  std::uint32_t list;
+};
+
+struct candidate_list {
+  candidate* rows = nullptr;
+  std::int64_t size = 0;
+  std::int64_t room = 0;
 };
 
 struct ivf_pq_kernels {
-  /// codes[i * code_stride] of the piece of row i, which begins at pieces + i * stride: the nearest codeword.
-  void (*encode)(const piece_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
+  /// codes[i * code_stride] of the piece of row i, which begins at pieces + i * stride: the nearest of one piece's
+  /// codewords.
+  void (*encode)(const lane_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
                  std::uint8_t* codes, std::int64_t code_stride);
+
+  /// table[piece][n] = factor * dot(the query's piece, codeword n), and each piece's least[piece]. The query is padded
+  /// to whole pieces.
+  table_range (*make_table)(const lane_codewords& codewords, std::int64_t pieces, const float* query, float factor,
+                            float* table, float* least);
+  /// bytes[piece][n] = (table[piece][n] - least[piece]) * inverse_step, rounded down, at most `largest`.
+  void (*make_bytes)(const float* table, const float* least, std::int64_t pieces, std::int64_t count,
+                     float inverse_step, float largest, std::uint8_t* bytes);
+  /// Appends the rows, from page `first_page` on, that cannot be left out, while there is room for a whole page.
+  /// Returns the first page that it is not done with.
+  std::int64_t (*scan_list)(const list_filter& filter, const list_span& list, std::int64_t first_page,
+                            candidate_list& found);
 };
 
 /// The table of the instruction set that is in use. @throws what current_isa does.

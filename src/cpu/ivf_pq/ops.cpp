@@ -1,6 +1,7 @@
 // IVF-PQ on the CPU: the table of its ops.
 #include "cpu/ivf_pq/ops.hpp"
 
+#include "cpu/ivf_pq/filter.hpp"
 #include "cpu/ivf_pq/layout.hpp"
 #include "cpu/ivf_pq/parts.hpp"
 
@@ -9,8 +10,21 @@ namespace {
 
 class ops final : public core::ivf_pq_ops {
  public:
-  std::int64_t prepared_bytes(const core::ivf_pq_shape&) const noexcept override { return 0; }
-  void prepare(void*, const core::ivf_pq_model&, std::byte*) override {}
+  std::int64_t prepared_bytes(const core::ivf_pq_shape& shape) const noexcept override {
+    return prepared_model::bytes(shape);
+  }
+  void prepare(void*, const core::ivf_pq_model& model, std::byte* prepared) override {
+    prepared_model::write(model, prepared);
+  }
+
+  std::unique_ptr<core::scratch> make_assign_scratch(const core::flat_corpus& centroids,
+                                                     std::int64_t max_rows) override {
+    return cpu::make_assign_scratch(centroids, max_rows);
+  }
+  void assign(void*, core::scratch& memory, const core::flat_corpus& centroids, const float* rows, std::int64_t n,
+              std::int64_t* lists) override {
+    cpu::assign(memory, centroids, rows, n, lists);
+  }
 
   std::vector<std::int64_t> rows_not_finite(void*, const any_matrix_view& rows, std::int64_t limit) override {
     return cpu::rows_not_finite(rows, limit);

@@ -1,8 +1,9 @@
 // Lists of codes: rows placed, written into pages and read out again.
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <mutex>
 
+#include "cpu/ivf_pq/filter.hpp"
 #include "cpu/ivf_pq/layout.hpp"
 #include "cpu/ivf_pq/parts.hpp"
 
@@ -27,16 +28,24 @@ void write_rows(const core::ivf_pq_model& model, const core::ivf_pq_lists& to, c
                 const std::int64_t* lists, const std::uint32_t* places, const std::uint8_t* codes, std::int64_t n,
                 std::int64_t first_position, const std::uint32_t* positions) {
   const page_layout layout(model.shape);
+  std::mutex of_largest;
   for_each_range(n, kPartRows, [&](std::int64_t first, std::int64_t last) {
+    double largest = 0.0;  // squared norm of a row's codewords
     for (std::int64_t row = first; row < last; ++row) {
       const std::int64_t list = lists[row];
       const std::uint32_t place = sizes_before[list] + places[row];
       std::byte* page = to.pages + to.table[to.first[list] + place / core::kPageRows] * layout.bytes();
       const std::int64_t in_page = place % core::kPageRows;
-      layout.set_codes(page, in_page, codes + row * model.shape.pieces);
+      const std::uint8_t* of_row = codes + row * model.shape.pieces;
+      layout.set_codes(page, in_page, of_row);
+      double squares = 0.0;
+      page_layout::terms(page)[in_page] = term_of(model, list, of_row, squares);
+      largest = std::max(largest, squares);
       page_layout::positions(page)[in_page] =
           positions != nullptr ? positions[row] : static_cast<std::uint32_t>(first_position + row);
     }
+    const std::lock_guard lock(of_largest);
+    *to.largest = std::max(*to.largest, rounded_up(std::sqrt(largest)));
   });
 }
 

@@ -53,6 +53,8 @@ class turner {
 };
 
 // encode.cpp
+/// [pieces][codewords][piece_dim] as [pieces][piece_dim][codewords].
+void transpose_codewords(const core::ivf_pq_shape& shape, const float* codebook, float* transposed);
 void encode(const core::ivf_pq_shape& shape, const float* codebook, const float* residuals, std::int64_t n,
             std::uint8_t* codes);
 
@@ -77,5 +79,10 @@ std::unique_ptr<core::scratch> make_ivf_pq_scratch(const core::ivf_pq_model& mod
                                                    const core::ivf_pq_limits& limits);
 void ivf_pq_search(core::scratch& memory, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
                    const core::ivf_pq_request& request);
+
+/// See core::ivf_pq_ops.
+std::unique_ptr<core::scratch> make_assign_scratch(const core::flat_corpus& centroids, std::int64_t max_rows);
+void assign(core::scratch& memory, const core::flat_corpus& centroids, const float* rows, std::int64_t n,
+            std::int64_t* lists);
 
 }  // namespace shortlist::cpu

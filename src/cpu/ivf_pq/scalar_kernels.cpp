@@ -1,13 +1,15 @@
 // IVF-PQ without vector instructions: the definitions, one row and codeword at a time.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "cpu/ivf_pq/kernels.hpp"
+#include "cpu/ivf_pq/layout.hpp"
 
 namespace shortlist::cpu {
 namespace {
 
-void encode(const piece_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
+void encode(const lane_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
             std::uint8_t* codes, std::int64_t code_stride) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const float* piece = pieces + row * stride;
@@ -28,10 +30,71 @@ void encode(const piece_codewords& codewords, const float* pieces, std::int64_t 
   }
 }
 
+table_range make_table(const lane_codewords& codewords, std::int64_t pieces, const float* query, float factor,
+                       float* table, float* least) {
+  const std::int64_t count = codewords.count;
+  table_range range;
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    float* entries = table + piece * count;
+    for (std::int64_t n = 0; n < count; ++n) {
+      float sum = 0.0f;
+      for (std::int64_t i = 0; i < codewords.piece_dim; ++i) {
+        const std::int64_t element = piece * codewords.piece_dim + i;
+        sum = std::fma(query[element], codewords.words[element * count + n], sum);
+      }
+      entries[n] = factor * sum;
+    }
+    const auto [low, high] = std::minmax_element(entries, entries + count);
+    least[piece] = *low;
+    range.sum_of_least += static_cast<double>(*low);
+    range.widest = std::max(range.widest, *high - *low);
+  }
+  return range;
+}
+
+void make_bytes(const float* table, const float* least, std::int64_t pieces, std::int64_t count, float inverse_step,
+                float largest, std::uint8_t* bytes) {
+  for (std::int64_t i = 0; i < pieces * count; ++i) {
+    bytes[i] = static_cast<std::uint8_t>(std::min((table[i] - least[i / count]) * inverse_step, largest));
+  }
+}
+
+std::int64_t scan_list(const list_filter& filter, const list_span& list, std::int64_t first_page,
+                       candidate_list& found) {
+  const std::int64_t pages = divide_up(list.rows, core::kPageRows);
+  for (std::int64_t number = first_page; number < pages; ++number) {
+    if (found.size + core::kPageRows > found.room) return number;
+    const std::byte* page = list.pages + list.table[number] * list.page_bytes;
+    const std::int64_t rows = std::min(core::kPageRows, list.rows - number * core::kPageRows);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::uint8_t* codes = page_layout::codes(page) + page_layout::place_in_strip(row);
+      int sum = 0;
+      for (std::int64_t strip = 0; strip < list.strips; ++strip) {
+        const int code = codes[strip * core::kPageRows];
+        if (filter.bits == 4) {
+          sum += filter.bytes[strip * 32 + (code & 15)] + filter.bytes[strip * 32 + 16 + (code >> 4)];
+        } else {
+          sum += filter.bytes[(strip << filter.bits) + code];
+        }
+      }
+      const float term = page_layout::terms(page)[row];
+      const float highest = (filter.limit - filter.offset - term) * filter.inverse_step;
+      if (static_cast<float>(sum) > highest) continue;
+      found.rows[found.size++] = {
+          .estimate = filter.offset + term + filter.step * static_cast<float>(sum),
+          .base = filter.base,
+          .place = list.table[number] * static_cast<std::uint32_t>(core::kPageRows) + static_cast<std::uint32_t>(row),
+          .list = list.list};
+    }
+  }
+  return pages;
+}
+
 }  // namespace
 
 const ivf_pq_kernels& scalar_ivf_pq_kernels() {
-  static constexpr ivf_pq_kernels kKernels = {.encode = encode};
+  static constexpr ivf_pq_kernels kKernels = {
+      .encode = encode, .make_table = make_table, .make_bytes = make_bytes, .scan_list = scan_list};
   return kKernels;
 }
 

@@ -1,54 +1,23 @@
-// IVF-PQ search on the CPU: lists by a flat search over the centroids, then each query's rows on one core.
+// IVF-PQ search on the CPU: the lists of queries by a flat search over the centroids, then their rows.
 //
-// Keys of rows order them completely, so that neither the lists' order nor the split over cores can be seen.
-#include "cpu/flat/search.hpp"
-
+// A batch is spread over cores by teams of queries. A team goes through lists one after the other, each list with all
+// of the team's queries that look at it while it lies in a cache; the nearest list of every query comes first, so that
+// limits are low early. One query is spread over cores by its lists. Keys of rows order them completely: neither the
+// order of lists nor the split can be seen.
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <limits>
+#include <new>
 
-#include "core/order.hpp"
 #include "core/plan.hpp"
 #include "core/score.hpp"
-#include "cpu/flat/kernels.hpp"
-#include "cpu/ivf_pq/layout.hpp"
-#include "cpu/ivf_pq/scratch.hpp"
+#include "cpu/ivf_pq/candidates.hpp"
 
 namespace shortlist::cpu {
 namespace {
 
-constexpr auto kFloat = static_cast<std::size_t>(element_type::f32);
-
-/// The best rows found so far: cut back to `wanted` when they fill their room, after which only better ones are let in.
-class best_rows {
- public:
-  best_rows(std::uint64_t* keys, std::int64_t wanted) : keys_(keys), wanted_(wanted), room_(key_capacity(wanted)) {}
-
-  void add(std::uint64_t key) {
-    keys_[size_] = key;
-    size_ += key > least_ ? 1 : 0;
-    if (size_ == room_) cut();
-  }
-  void cut() {
-    if (size_ <= wanted_) return;
-    std::nth_element(keys_, keys_ + wanted_ - 1, keys_ + size_, std::greater<>());
-    size_ = wanted_;
-    if (wanted_ > 0) least_ = keys_[wanted_ - 1];
-  }
-  std::uint64_t* keys() { return keys_; }
-  std::int64_t size() const { return size_; }
-  /// A key that `wanted` rows reach, or kNoRow.
-  std::uint64_t least() const { return least_; }
-
- private:
-  std::uint64_t* keys_;
-  std::int64_t wanted_;
-  std::int64_t room_;
-  std::int64_t size_ = 0;
-  std::uint64_t least_ = core::kNoRow;
-};
-
-/// Queries as given, and as lists and codes are compared with them.
+/// Rows of queries: the caller's, or turned ones.
 struct query_rows {
   const float* data = nullptr;
   std::int64_t stride = 0;
@@ -64,55 +33,76 @@ class searcher {
         shape_(model.shape),
         lists_(lists),
         request_(request),
-        kernels_(current_flat_kernels()),
-        layout_(model.shape),
-        looked_for_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
-        kind_(static_cast<std::size_t>(model.shape.metric == metric::l2 ? sum_kind::l2 : sum_kind::dot)) {}
+        scorer_(model, lists),
+        page_bytes_(page_layout(model.shape).bytes()),
+        strips_(page_layout(model.shape).strips),
+        wanted_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
+        room_(candidate_capacity(wanted_, lists.rows)),
+        layout_(model.shape, wanted_, lists.rows),
+        team_(layout_.team(std::min(request.query_count, kMaxQueryGroup))) {}
 
   void search();
 
  private:
-  float* padded_at(int slot) const { return memory_.queries.as<float>() + slot * padded_dim(shape_.dim); }
+  // Memory of a slot, and of query t of its team.
+  float* decoded_at(int slot) const {
+    return memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim);
+  }
+  std::byte* query_at(int slot, std::int64_t t) const {
+    return memory_.queries.as<std::byte>() + (slot * team_ + t) * layout_.bytes;
+  }
+  float* elements_at(std::byte* query) const { return reinterpret_cast<float*>(query + layout_.query_at); }
+  best_rows found_at(std::byte* query) const {
+    return {reinterpret_cast<std::uint64_t*>(query + layout_.keys_at), wanted_};
+  }
 
   void turn_queries(std::int64_t first, std::int64_t count);
   void probe(std::int64_t first, std::int64_t count);
-  float pad(const float* query, float* padded) const;
-  void answer(int slot, std::int64_t first, std::int64_t q);
-  void decode(const std::byte* page, std::int64_t rows, const float* centroid, float* out) const;
-  void score_page(int slot, const std::byte* page, std::int64_t rows, std::int64_t list, float query_inverse_norm,
-                  best_rows& found) const;
-  void refine(int slot, std::int64_t query, best_rows& found) const;
-  void write(std::int64_t query, best_rows& found) const;
+  std::int64_t list_at(std::int64_t q, std::int64_t n) const {
+    return memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
+  }
+
+  query_scan& begin(std::byte* query, std::int64_t q) const;
+  candidate_rows& candidates_for(query_scan& scan, std::byte* query) const;
+  float base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const;
+  void scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows, float* decoded) const;
+  void scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n);
+
+  void answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count);
+  bool takes_all_cores(std::int64_t count) const;
+  void answer_on_all_cores(std::int64_t first, std::int64_t q);
+  void answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q);
+  void finish(std::byte* query, std::int64_t number, best_rows& found) const;
 
   ivf_pq_scratch& memory_;
   const core::ivf_pq_model& model_;
   const core::ivf_pq_shape& shape_;
   const core::ivf_pq_lists& lists_;
   const core::ivf_pq_request& request_;
-  const flat_kernels& kernels_;
-  const page_layout layout_;
-  const std::int64_t looked_for_;
-  const std::size_t kind_;
-  query_rows turned_;  // of the group
+  const row_scorer scorer_;
+  const std::int64_t page_bytes_;
+  const std::int64_t strips_;
+  const std::int64_t wanted_;  // rows, by their codes
+  const std::int64_t room_;    // candidates of a query
+  const query_memory layout_;
+  const std::int64_t team_;  // queries that a slot scans together
+  query_rows turned_;        // of the group
   std::atomic<std::int64_t> decoded_rows_{0};
+  std::atomic<std::int64_t> unfiltered_queries_{0};
 };
 
 /// The group's queries as rows are: with a rotation, turned.
 void searcher::turn_queries(std::int64_t first, std::int64_t count) {
   turned_ = {request_.queries + first * request_.query_stride, request_.query_stride};
   if (model_.rotation == nullptr) return;
-  const std::int64_t dim = shape_.dim;
   float* to = memory_.turned.as<float>();
   std::atomic<std::int64_t> next{0};
   for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), count)), [&](int slot) {
-    float* padded = padded_at(slot);
-    std::fill(padded + dim, padded + padded_dim(dim), core::kQueryPadding);
     for (std::int64_t q = next++; q < count; q = next++) {
-      std::copy_n(turned_.at(q), dim, padded);
-      memory_.rotation().turn(padded, to + q * dim);
+      memory_.rotation().turn(scorer_.pad(turned_.at(q), elements_at(query_at(slot, 0))).elements, to + q * shape_.dim);
     }
   });
-  turned_ = {to, dim};
+  turned_ = {to, shape_.dim};
 }
 
 /// The lists of the group's queries, best first.
@@ -128,81 +118,128 @@ void searcher::probe(std::int64_t first, std::int64_t count) {
               model_.probes, request);
 }
 
-/// Copies a query, padded; returns its inverse norm under cosine.
-float searcher::pad(const float* query, float* padded) const {
-  const std::int64_t dim = shape_.dim;
-  std::copy_n(query, dim, padded);
-  std::fill(padded + dim, padded + padded_dim(dim), core::kQueryPadding);
-  if (shape_.metric != metric::cosine) return 0.0f;
-  float sums[1 + kSumsSlack];
-  kernels_.square_sums[kFloat]({reinterpret_cast<const std::byte*>(padded), padded_dim(dim) * 4, 1}, dim, sums);
-  return core::inverse_norm(sums[0]);
+/// Query q of the group, ready to be scanned, in its memory.
+query_scan& searcher::begin(std::byte* query, std::int64_t q) const {
+  return *new (query)
+      query_scan(model_, lists_, scorer_, scorer_.pad(turned_.at(q), elements_at(query)), query + layout_.tables_at);
 }
 
-/// What the codes of a page's rows stand for, padded as the score's kernels read rows.
-void searcher::decode(const std::byte* page, std::int64_t rows, const float* centroid, float* out) const {
-  const std::int64_t stride = ivf_pq_scratch::decoded_stride(shape_.dim);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    float* to = out + row * stride;
-    for (std::int64_t piece = 0; piece < shape_.pieces; ++piece) {
-      const float* word =
-          model_.codebook + (piece * shape_.codewords() + layout_.code(page, row, piece)) * shape_.piece_dim;
-      const std::int64_t begin = piece * shape_.piece_dim;
-      const std::int64_t end = std::min(begin + shape_.piece_dim, shape_.dim);
-      for (std::int64_t i = begin; i < end; ++i)
-        to[i] = centroid != nullptr ? centroid[i] + word[i - begin] : word[i - begin];
+candidate_rows& searcher::candidates_for(query_scan& scan, std::byte* query) const {
+  static_assert(sizeof(query_scan) + sizeof(candidate_rows) <= kStateBytes && alignof(query_scan) == 8);
+  return *new (query + sizeof(query_scan))
+      candidate_rows(scan, reinterpret_cast<candidate*>(query + layout_.candidates_at), room_, found_at(query));
+}
+
+/// What the estimates of the rows of a query's n-th list begin at.
+float searcher::base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const {
+  if (shape_.encodes == encoded::row) {
+    return shape_.metric == metric::l2 ? static_cast<float>(scan.filter.squared_norm()) : 0.0f;
+  }
+  if (shape_.metric == metric::cosine) return -scorer_.dot_with_centroid(scan.query, list_at(q, n));
+  const float score = memory_.probe_scores.as<float>()[q * request_.nprobe + n];
+  return shape_.metric == metric::l2 ? score : -score;
+}
+
+void searcher::scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows,
+                          float* decoded) const {
+  const std::int64_t list = list_at(q, n);
+  rows.scan_list(base_of(scan, q, n),
+                 {.pages = lists_.pages,
+                  .table = lists_.table + lists_.first[list],
+                  .page_bytes = page_bytes_,
+                  .strips = strips_,
+                  .rows = lists_.sizes[list],
+                  .list = static_cast<std::uint32_t>(list)},
+                 decoded);
+}
+
+/// The lists of places [first_n, end_n) of the team's queries, which begin at q.
+void searcher::scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n) {
+  probe_pair* pairs = memory_.pairs.as<probe_pair>() + slot * team_ * request_.nprobe;
+  std::int64_t size = 0;
+  for (std::int64_t t = 0; t < count; ++t) {
+    if (!reinterpret_cast<query_scan*>(query_at(slot, t))->filter.can_filter()) continue;
+    for (std::int64_t n = first_n; n < end_n; ++n) {
+      pairs[size++] = {static_cast<std::uint32_t>(list_at(q + t, n)), static_cast<std::uint32_t>(t),
+                       static_cast<std::uint32_t>(n)};
     }
-    std::fill(to + shape_.dim, to + stride, core::kRowPadding);
+  }
+  std::sort(pairs, pairs + size, [](const probe_pair& a, const probe_pair& b) { return a.list < b.list; });
+  for (std::int64_t i = 0; i < size; ++i) {
+    std::byte* query = query_at(slot, pairs[i].query);
+    scan_probe(*reinterpret_cast<query_scan*>(query), q + pairs[i].query, pairs[i].n,
+               *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)), decoded_at(slot));
   }
 }
 
-void searcher::score_page(int slot, const std::byte* page, std::int64_t rows, std::int64_t list,
-                          float query_inverse_norm, best_rows& found) const {
-  const std::int64_t stride = ivf_pq_scratch::decoded_stride(shape_.dim);
-  float* decoded = memory_.decoded.as<float>() + slot * core::kPageRows * stride;
-  const float* centroid = nullptr;
-  if (shape_.encodes == encoded::residual) {
-    centroid = reinterpret_cast<const float*>(static_cast<const std::byte*>(model_.assigns.rows) +
-                                              list * model_.assigns.row_stride_bytes);
+/// Queries [q, q + count) of the group that begins at `first`.
+void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count) {
+  for (std::int64_t t = 0; t < count; ++t) {
+    std::byte* query = query_at(slot, t);
+    candidates_for(begin(query, q + t), query);
   }
-  decode(page, rows, centroid, decoded);
-  float sums[core::kPageRows + kSumsSlack];
-  const row_span span = {reinterpret_cast<const std::byte*>(decoded), stride * 4, rows};
-  kernels_.row_sums[kFloat][kind_](padded_at(slot), span, shape_.dim, sums);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    float score = sums[row];
-    // Rows were divided by their norms before they were encoded: theirs counts as 1.
-    if (shape_.metric == metric::cosine) score = core::cosine_score(score, query_inverse_norm, 1.0f);
-    found.add(core::row_key(core::score_key(score, shape_.metric), page_layout::positions(page)[row]));
-  }
-}
-
-/// Puts the scores of the rows as they were added in place of those of their codes.
-void searcher::refine(int slot, std::int64_t query, best_rows& found) const {
-  const core::flat_corpus& kept = lists_.kept;
-  float* padded = padded_at(slot);
-  const float query_inverse_norm = pad(request_.queries + query * request_.query_stride, padded);
-  const auto row_sums = kernels_.row_sums[static_cast<std::size_t>(kept.type)][kind_];
-  for (std::int64_t i = 0; i < found.size(); ++i) {
-    const std::int64_t position = core::position_of(found.keys()[i]);
-    const row_span row = {static_cast<const std::byte*>(kept.rows) + position * kept.row_stride_bytes,
-                          kept.row_stride_bytes, 1};
-    float sums[1 + kSumsSlack];
-    row_sums(padded, row, shape_.dim, sums);
-    float score = sums[0];
-    if (shape_.metric == metric::cosine) {
-      score = core::cosine_score(score, query_inverse_norm, kept.inverse_norms[position]);
+  scan_pairs(slot, q, count, 0, 1);
+  scan_pairs(slot, q, count, 1, request_.nprobe);
+  for (std::int64_t t = 0; t < count; ++t) {
+    std::byte* query = query_at(slot, t);
+    if (!reinterpret_cast<query_scan*>(query)->filter.can_filter()) {
+      answer_by_decoding(slot, query, first, q + t);
+      continue;
     }
-    found.keys()[i] = core::row_key(core::score_key(score, shape_.metric), static_cast<std::uint32_t>(position));
+    auto& rows = *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan));
+    rows.finish(request_.refine_ratio > 0, decoded_at(slot));
+    decoded_rows_ += rows.scored();
+    finish(query, first + q + t, rows.found());
   }
 }
 
-/// Sorts what was found and writes the k best.
-void searcher::write(std::int64_t query, best_rows& found) const {
+/// Query q of the group with its lists spread over all cores.
+void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
+  std::byte* query = query_at(0, 0);
+  query_scan& scan = begin(query, q);
+  if (!scan.filter.can_filter()) {
+    answer_by_decoding(0, query, first, q);
+    return;
+  }
+  const int slots = static_cast<int>(std::min<std::int64_t>(thread_count(), request_.nprobe));
+  const auto rows_of = [&](int slot) {
+    return reinterpret_cast<candidate_rows*>(query_at(slot, 0) + sizeof(query_scan));
+  };
+  std::atomic<std::int64_t> next{0};
+  for_each_slot(slots, [&](int slot) {
+    candidate_rows& own = candidates_for(scan, query_at(slot, 0));
+    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own, decoded_at(slot));
+  });
+  candidate_rows& all = *rows_of(0);
+  for (int slot = 1; slot < slots; ++slot) all.join(*rows_of(slot), decoded_at(0));
+  all.finish(request_.refine_ratio > 0, decoded_at(0));
+  decoded_rows_ += all.scored();
+  finish(query, first + q, all.found());
+}
+
+/// The same where nothing is known of scores: every row of the query's lists.
+void searcher::answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q) {
+  const padded_query& padded = reinterpret_cast<query_scan*>(query)->query;
+  best_rows found = found_at(query);
+  std::int64_t rows = 0;
+  for (std::int64_t n = 0; n < request_.nprobe; ++n) {
+    rows += scorer_.add_list(padded, list_at(q, n), decoded_at(slot), found);
+  }
+  found.cut();
+  decoded_rows_ += rows;
+  ++unfiltered_queries_;
+  finish(query, first + q, found);
+}
+
+/// Refines what was found, sorts it and writes the k best.
+void searcher::finish(std::byte* query, std::int64_t number, best_rows& found) const {
+  if (request_.refine_ratio > 0) {
+    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)), found);
+  }
   const std::int64_t count = std::min(found.size(), request_.k);
   std::partial_sort(found.keys(), found.keys() + count, found.keys() + found.size(), std::greater<>());
-  float* scores = request_.scores + query * request_.k;
-  std::int64_t* ids = request_.ids + query * request_.k;
+  float* scores = request_.scores + number * request_.k;
+  std::int64_t* ids = request_.ids + number * request_.k;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint32_t position = core::position_of(found.keys()[i]);
     scores[i] = core::score_from_key(core::key_of(found.keys()[i]), shape_.metric);
@@ -212,40 +249,31 @@ void searcher::write(std::int64_t query, best_rows& found) const {
   std::fill(ids + count, ids + request_.k, core::kNoId);
 }
 
-/// Query q of the group that begins at `first`.
-void searcher::answer(int slot, std::int64_t first, std::int64_t q) {
-  best_rows found(memory_.keys.as<std::uint64_t>() + slot * key_capacity(looked_for_), looked_for_);
-  const float query_inverse_norm = pad(turned_.at(q), padded_at(slot));
-  std::int64_t decoded = 0;
-  for (std::int64_t n = 0; n < request_.nprobe; ++n) {
-    const std::int64_t list = memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
-    const std::uint32_t* table = lists_.table + lists_.first[list];
-    const std::int64_t rows = lists_.sizes[list];
-    for (std::int64_t row = 0; row < rows; row += core::kPageRows) {
-      const std::byte* page = lists_.pages + table[row / core::kPageRows] * layout_.bytes();
-      score_page(slot, page, std::min(core::kPageRows, rows - row), list, query_inverse_norm, found);
-    }
-    decoded += rows;
-  }
-  found.cut();
-  if (request_.refine_ratio > 0) refine(slot, first + q, found);
-  write(first + q, found);
-  decoded_rows_ += decoded;
+/// Whether a query's lists are worth waking the other cores for, which have no query of their own.
+bool searcher::takes_all_cores(std::int64_t count) const {
+  const std::int64_t rows = lists_.rows / shape_.nlist * request_.nprobe;
+  return count < thread_count() && rows / core::kPageRows * page_bytes_ > kSerialBytes;
 }
 
 void searcher::search() {
-  memory_.reserve(std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, looked_for_, shape_.dim);
+  memory_.reserve(shape_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, layout_);
   for (std::int64_t first = 0; first < request_.query_count; first += kMaxQueryGroup) {
     const std::int64_t count = std::min(kMaxQueryGroup, request_.query_count - first);
     probe(first, count);
+    if (takes_all_cores(count)) {
+      for (std::int64_t q = 0; q < count; ++q) answer_on_all_cores(first, q);
+      continue;
+    }
     std::atomic<std::int64_t> next{0};
-    for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), count)), [&](int slot) {
-      for (std::int64_t q = next++; q < count; q = next++) answer(slot, first, q);
+    for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), divide_up(count, team_))), [&](int slot) {
+      for (std::int64_t q = next.fetch_add(team_); q < count; q = next.fetch_add(team_)) {
+        answer_team(slot, first, q, std::min(team_, count - q));
+      }
     });
   }
   if (request_.stats != nullptr) {
     request_.stats->decoded_rows += decoded_rows_;
-    request_.stats->unfiltered_queries += request_.query_count;
+    request_.stats->unfiltered_queries += unfiltered_queries_;
   }
 }
 

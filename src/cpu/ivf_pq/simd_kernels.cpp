@@ -1,7 +1,12 @@
 // IVF-PQ in vector instructions: one source for AVX-512, AVX2 and NEON.
 //
-// encode: lanes are codewords, so that each distance is summed by itself, in the defined order; every lane keeps its
-// nearest codeword and the nearest of the lanes is found at the end.
+// encode, make_table: lanes are codewords, so that each distance is summed by itself, in the defined order; every lane
+// keeps its nearest codeword and the nearest of the lanes is found at the end.
+//
+// scan_list: bytes of a vector are the rows of a page. A piece's entries of all rows are one byte shuffle of a table of
+// 16 that stays in a register; wider codes take one for each 16 codewords and choose by the upper bits. Entries are at
+// most 127, so that two pieces are added in bytes before they are widened.
+// Limit: AVX2, 9 instructions for 32 rows and two pieces of 4 bits, some 70 for two of 8 bits.
 #include "cpu/targets.hpp"
 // Highway compiles this file once for each target, each time in a namespace of its own.
 #undef HWY_TARGET_INCLUDE
@@ -10,8 +15,11 @@
 #include "hwy/highway.h"
 // Highway's headers come first: foreach_target includes this file again from here.
 #include <limits>
+#include <utility>
 
 #include "cpu/ivf_pq/kernels.hpp"
+#include "cpu/ivf_pq/layout.hpp"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shortlist::cpu::HWY_NAMESPACE {
@@ -31,7 +39,7 @@ constexpr int kLanes = HWY_LANES(float);
 
 /// kDim is the elements of a piece where they are few, else 0.
 template <int kDim>
-void encode_pieces(const piece_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
+void encode_pieces(const lane_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
                    std::uint8_t* codes, std::int64_t code_stride) {
   const std::int64_t dim = kDim > 0 ? kDim : codewords.piece_dim;
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -58,7 +66,7 @@ void encode_pieces(const piece_codewords& codewords, const float* pieces, std::i
   }
 }
 
-void encode(const piece_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
+void encode(const lane_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
             std::uint8_t* codes, std::int64_t code_stride) {
   const auto encode_with = [&] {
     switch (codewords.piece_dim) {
@@ -73,7 +81,204 @@ void encode(const piece_codewords& codewords, const float* pieces, std::int64_t 
   encode_with(codewords, pieces, stride, rows, codes, code_stride);
 }
 
-const ivf_pq_kernels kIvfPqKernels = {.encode = encode};
+// ---- tables
+
+table_range make_table(const lane_codewords& codewords, std::int64_t pieces, const float* query, float factor,
+                       float* table, float* least) {
+  const std::int64_t count = codewords.count;
+  const vector by = hn::Set(kFloats, factor);
+  table_range range;
+  const float* words = codewords.words;
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    vector low = hn::Set(kFloats, std::numeric_limits<float>::infinity());
+    vector high = hn::Neg(low);
+    for (std::int64_t n = 0; n < count; n += kLanes) {
+      vector sum = hn::Zero(kFloats);
+      for (std::int64_t i = 0; i < codewords.piece_dim; ++i) {
+        sum = hn::MulAdd(hn::Set(kFloats, query[i]), hn::LoadU(kFloats, words + i * count + n), sum);
+      }
+      sum = hn::Mul(by, sum);
+      hn::StoreU(sum, kFloats, table + n);
+      low = hn::Min(low, sum);
+      high = hn::Max(high, sum);
+    }
+    least[piece] = hn::GetLane(hn::MinOfLanes(kFloats, low));
+    range.sum_of_least += static_cast<double>(least[piece]);
+    range.widest = HWY_MAX(range.widest, hn::GetLane(hn::MaxOfLanes(kFloats, high)) - least[piece]);
+    query += codewords.piece_dim;
+    words += codewords.piece_dim * count;
+    table += count;
+  }
+  return range;
+}
+
+void make_bytes(const float* table, const float* least, std::int64_t pieces, std::int64_t count, float inverse_step,
+                float largest, std::uint8_t* bytes) {
+  const hn::Rebind<std::uint8_t, float_tag> narrow;
+  const vector scale = hn::Set(kFloats, inverse_step);
+  const vector most = hn::Set(kFloats, largest);
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    const vector base = hn::Set(kFloats, least[piece]);
+    for (std::int64_t n = 0; n < count; n += kLanes) {
+      const vector steps = hn::Mul(hn::Sub(hn::LoadU(kFloats, table + n), base), scale);
+      hn::StoreU(hn::DemoteTo(narrow, hn::ConvertTo(kInts, hn::Min(steps, most))), narrow, bytes + n);
+    }
+    table += count;
+    bytes += count;
+  }
+}
+
+// ---- the filter
+
+// A page's strip is 32 bytes: AVX-512 uses half of its vectors, NEON two.
+constexpr hn::CappedTag<std::uint8_t, 32> kBytes;
+constexpr hn::RebindToSigned<decltype(kBytes)> kSignedBytes;
+constexpr hn::RepartitionToWide<decltype(kBytes)> kPairs;
+constexpr hn::RebindToSigned<decltype(kPairs)> kSums;
+constexpr hn::RepartitionToWide<decltype(kSums)> kWhole;
+constexpr hn::RebindToFloat<decltype(kWhole)> kTerms;
+using bytes_vector = hn::Vec<decltype(kBytes)>;
+using pairs_vector = hn::Vec<decltype(kPairs)>;
+
+constexpr int kStrip = static_cast<int>(core::kPageRows);
+constexpr int kByteLanes = static_cast<int>(HWY_MIN(HWY_LANES(std::uint8_t), 32));
+constexpr int kParts = kStrip / kByteLanes;  // vectors of a strip
+constexpr std::int64_t kLineBytes = 64;
+constexpr float kHighestSum = 32'767.0f;  // of bytes, which the tables keep to
+
+#undef SHORTLIST_INLINE_LAMBDA
+#define SHORTLIST_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
+template <class Body, int... I>
+HWY_INLINE void unroll_over(Body&& body, std::integer_sequence<int, I...>) {
+  (body(std::integral_constant<int, I>()), ...);
+}
+
+/// body(0), ..., body(Count - 1), with constants: arrays that they index stay in registers.
+template <int Count, class Body>
+HWY_INLINE void unroll(Body&& body) {
+  unroll_over(body, std::make_integer_sequence<int, Count>());
+}
+
+/// Entries of 16 << Upper codewords for codes of 4 + Upper bits.
+template <int Upper>
+HWY_INLINE bytes_vector look_up(const std::uint8_t* entries, bytes_vector codes) {
+  const bytes_vector lower = hn::And(codes, hn::Set(kBytes, 15));
+  bytes_vector found[1 << Upper];
+  unroll<1 << Upper>([&](auto i) SHORTLIST_INLINE_LAMBDA {
+    found[i] = hn::TableLookupBytes(hn::LoadDup128(kBytes, entries + 16 * i), lower);
+  });
+  unroll<Upper>([&](auto level) SHORTLIST_INLINE_LAMBDA {  // bit 4 + level chooses, from each byte's sign
+    const auto chooser = hn::BitCast(kSignedBytes, hn::ShiftLeft<3 - level>(hn::BitCast(kPairs, codes)));
+    unroll<(1 << Upper >> level) / 2>([&](auto i) SHORTLIST_INLINE_LAMBDA {
+      found[i] = hn::BitCast(kBytes, hn::IfNegativeThenElse(chooser, hn::BitCast(kSignedBytes, found[2 * i + 1]),
+                                                            hn::BitCast(kSignedBytes, found[2 * i])));
+    });
+  });
+  return found[0];
+}
+
+/// Sums of a page's entries: sums[row].
+template <int Upper>
+HWY_INLINE void sum_page(const std::uint8_t* HWY_RESTRICT entries, const std::uint8_t* HWY_RESTRICT codes,
+                         std::int64_t strips, const std::byte* ahead, hn::Vec<decltype(kSums)>* sums) {
+  pairs_vector both[kParts], upper[kParts];
+  unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA { both[part] = upper[part] = hn::Zero(kPairs); });
+  constexpr int kStep = Upper == 0 ? 1 : 2;  // strips of two pieces
+  for (std::int64_t strip = 0; strip < strips; strip += kStep) {
+    hwy::Prefetch(ahead + strip * kStrip);
+    unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
+      const std::uint8_t* from = codes + part * kByteLanes;
+      bytes_vector two;
+      if constexpr (Upper == 0) {
+        const bytes_vector packed = hn::LoadU(kBytes, from);
+        const auto later = hn::BitCast(kBytes, hn::ShiftRight<4>(hn::BitCast(kPairs, packed)));
+        two = hn::Add(look_up<0>(entries, packed), look_up<0>(entries + 16, later));
+      } else {
+        two = hn::Add(look_up<Upper>(entries, hn::LoadU(kBytes, from)),
+                      look_up<Upper>(entries + (16 << Upper), hn::LoadU(kBytes, from + kStrip)));
+      }
+      // The sum of both bytes' worth less 256 times that of the upper ones is that of the lower ones, modulo 2^16.
+      const pairs_vector pairs = hn::BitCast(kPairs, two);
+      both[part] = hn::Add(both[part], pairs);
+      upper[part] = hn::Add(upper[part], hn::ShiftRight<8>(pairs));
+    });
+    codes += kStep * kStrip;
+    entries += 2 * (16 << Upper);
+  }
+  unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
+    sums[part] = hn::BitCast(kSums, hn::Sub(both[part], hn::ShiftLeft<8>(upper[part])));
+    sums[kParts + part] = hn::BitCast(kSums, upper[part]);
+  });
+}
+
+/// The highest sums with which rows stay: of a term that is not a number, any.
+HWY_INLINE void highest_sums(const list_filter& filter, const float* terms, std::int16_t* highest) {
+  const hn::Rebind<std::int16_t, decltype(kTerms)> narrow;
+  const auto left = hn::Set(kTerms, filter.limit - filter.offset);
+  const auto scale = hn::Set(kTerms, filter.inverse_step);
+  const auto most = hn::Set(kTerms, kHighestSum);
+  const auto none = hn::Set(kTerms, -1.0f);
+  for (int row = 0; row < kStrip; row += static_cast<int>(hn::MaxLanes(kTerms))) {
+    auto steps = hn::Mul(hn::Sub(left, hn::LoadU(kTerms, terms + row)), scale);
+    steps = hn::IfThenElse(hn::Lt(steps, most), steps, most);
+    steps = hn::IfThenElse(hn::Lt(steps, none), none, steps);
+    hn::StoreU(hn::DemoteTo(narrow, hn::ConvertTo(kWhole, steps)), narrow, highest + row);
+  }
+}
+
+template <int Upper>
+std::int64_t scan_list_of(const list_filter& filter, const list_span& list, std::int64_t first_page,
+                          candidate_list& found) {
+  const std::int64_t pages = divide_up(list.rows, core::kPageRows);
+  for (std::int64_t number = first_page; number < pages; ++number) {
+    if (found.size + core::kPageRows > found.room) return number;
+    const std::uint32_t page_number = list.table[number];
+    const std::byte* page = list.pages + page_number * list.page_bytes;
+    const std::byte* next = number + 1 < pages ? list.pages + list.table[number + 1] * list.page_bytes : page;
+    HWY_ALIGN std::int16_t highest[kStrip];
+    highest_sums(filter, page_layout::terms(page), highest);
+    hn::Vec<decltype(kSums)> sums[2 * kParts];
+    sum_page<Upper>(filter.bytes, page_layout::codes(page), list.strips, next + page_layout::kCodesAt, sums);
+    constexpr int kSumLanes = kByteLanes / 2;
+    std::uint32_t out = 0;  // rows that are left out, by bits
+    unroll<2 * kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
+      std::uint8_t bits[8] = {};
+      hn::StoreMaskBits(kSums, hn::Gt(sums[part], hn::Load(kSums, highest + part * kSumLanes)), bits);
+      out |= (bits[0] | static_cast<std::uint32_t>(bits[1]) << 8) << (part * kSumLanes);
+    });
+    if (HWY_LIKELY(out == ~0u)) continue;
+    HWY_ALIGN std::int16_t lanes[kStrip];
+    unroll<2 * kParts>([&](auto part)
+                           SHORTLIST_INLINE_LAMBDA { hn::Store(sums[part], kSums, lanes + part * kSumLanes); });
+    const std::int64_t rows = HWY_MIN(core::kPageRows, list.rows - number * core::kPageRows);
+    for (std::uint32_t in = ~out; in != 0; in &= in - 1) {
+      const int row = __builtin_ctz(in);
+      if (row >= rows) break;
+      const float term = page_layout::terms(page)[row];
+      found.rows[found.size++] = {
+          .estimate = filter.offset + term + filter.step * static_cast<float>(lanes[row]),
+          .base = filter.base,
+          .place = page_number * static_cast<std::uint32_t>(kStrip) + static_cast<std::uint32_t>(row),
+          .list = list.list};
+    }
+  }
+  return pages;
+}
+
+std::int64_t scan_list(const list_filter& filter, const list_span& list, std::int64_t first_page,
+                       candidate_list& found) {
+  switch (filter.bits) {
+    case 4: return scan_list_of<0>(filter, list, first_page, found);
+    case 5: return scan_list_of<1>(filter, list, first_page, found);
+    case 6: return scan_list_of<2>(filter, list, first_page, found);
+    case 7: return scan_list_of<3>(filter, list, first_page, found);
+    default: return scan_list_of<4>(filter, list, first_page, found);
+  }
+}
+
+const ivf_pq_kernels kIvfPqKernels = {
+    .encode = encode, .make_table = make_table, .make_bytes = make_bytes, .scan_list = scan_list};
 
 #endif
 }  // namespace shortlist::cpu::HWY_NAMESPACE

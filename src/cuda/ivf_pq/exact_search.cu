@@ -41,6 +41,16 @@ __device__ std::uint64_t prune(const std::uint64_t* keys, std::uint64_t* spare, 
   return cut;
 }
 
+/// The keys of rows [0, n) of answer.rows, at positions from `first` on, instead of those of decoded rows.
+__device__ void enter_plain(const answer_plan& answer, const float* staged, std::uint32_t first, std::uint32_t n,
+                            std::uint64_t least, std::uint64_t* keys, std::uint64_t* spare, exact_shared& shared) {
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) spare[i] = core::row_key(0, first + i);
+  __syncthreads();
+  refine_keys<kThreads>(answer, staged, spare, n);
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+    if (spare[i] > least) keys[atomicAdd(&shared.length, 1u)] = spare[i];
+}
+
 template <bool L2>
 __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_constant__ exact_search_plan plan) {
   auto& shared = *reinterpret_cast<exact_shared*>(dynamic_shared());
@@ -62,10 +72,12 @@ __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_con
     __syncthreads();
     const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged, plan.codes.dim, lane) : 0.0f;
 
-    for (std::int64_t probe = 0; probe < plan.nprobe; probe++) {
-      const auto list = static_cast<std::uint32_t>(plan.probes[query * plan.nprobe + probe]);
-      const std::uint32_t size = plan.sizes[list];
-      const std::uint32_t* pages = plan.table + plan.first[list];
+    const bool plain = plan.plain_rows > 0;
+    const std::int64_t lists_of_query = plain ? 1 : plan.nprobe;
+    for (std::int64_t probe = 0; probe < lists_of_query; probe++) {
+      const auto list = plain ? 0 : static_cast<std::uint32_t>(plan.probes[query * plan.nprobe + probe]);
+      const std::uint32_t size = plain ? static_cast<std::uint32_t>(plan.plain_rows) : plan.sizes[list];
+      const std::uint32_t* pages = plain ? nullptr : plan.table + plan.first[list];
       decoded += size;
       for (std::uint32_t round = 0; round < size; round += kRoundRows) {
         if (shared.length + kRoundRows > plan.capacity) {
@@ -75,6 +87,11 @@ __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_con
           keys = cut;
         }
         const std::uint32_t end = min(size, round + kRoundRows);
+        if (plain) {
+          enter_plain(plan.answer, staged, round, end - round, least, keys, spare, shared);
+          __syncthreads();
+          continue;
+        }
         for (std::uint32_t first = round + warp * kDecodedRows; first < end; first += kWarps * kDecodedRows) {
           slot rows[kDecodedRows];
           std::uint32_t lists[kDecodedRows];

@@ -18,6 +18,7 @@ struct exact_search_plan {
   std::int64_t query_stride = 0;
   const std::int64_t* probes = nullptr;  ///< [queries, nprobe] numbers of lists
   std::int64_t nprobe = 0;
+  std::int64_t plain_rows = 0;  ///< if not 0, answer.rows are all looked at instead of lists
   const std::uint32_t* table = nullptr;
   const std::uint32_t* first = nullptr;
   const std::uint32_t* sizes = nullptr;

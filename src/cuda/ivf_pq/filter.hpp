@@ -18,12 +18,12 @@ namespace shortlist::cuda {
 
 inline constexpr int kGroupsOfList = 64;  // of rows of a list, whose least distances are a sample
 
-/// Queries that look at one list, and what of it: a block's work at a time.
+/// Queries that look at some pages of one list: a block's work at a time.
 struct scan_item {
-  std::uint32_t list;
   std::uint32_t first_pair;
   std::uint32_t pairs;
-  std::uint32_t chunk;
+  std::uint32_t table_at;  ///< of the first page, in the table of all lists
+  std::uint32_t pages;
 };
 
 /// A query that looks at a list.
@@ -51,8 +51,9 @@ struct filter_batch {
   // What was given.
   core::ivf_pq_shape shape;
   core::ivf_pq_lists lists;
+  std::int64_t page_bytes = 0;
   const prepared_header* header = nullptr;
-  const __half* table = nullptr;
+  const __half* table = nullptr;  ///< null if pages hold rows as halves: see coarse.hpp
   const float* steps = nullptr;
   const float* centroid_inverse_norms = nullptr;  ///< under cosine
   const float* queries = nullptr;                 ///< [count, dim], turned

@@ -79,11 +79,13 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
   const auto leave = [&] {
     if (threadIdx.x == 0) plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
   };
-  if (found > plan.batch.capacity || !(margin < __uint_as_float(0x7F800000u))) return leave();
+  const bool plain = plan.codes.pages == nullptr;  // slots are positions, and all rows are looked at
+  if (found > plan.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (plain && found < kept))
+    return leave();
 
   const std::uint64_t* hits = plan.batch.hits + query * plan.batch.capacity;
   for (std::uint32_t i = threadIdx.x; i < found; i += kThreads) keys[i] = hits[i];
-  stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
+  if (!plain) stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
   __syncthreads();
   std::uint64_t least = 1;
   if (found > kept) {
@@ -93,6 +95,12 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
   }
   std::uint32_t n = move_best(keys, found, least, chosen, plan.room, shared);
   if (n > plan.room) return leave();
+  if (plain) {
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+      chosen[i] = core::row_key(0, static_cast<std::uint32_t>(chosen[i]));
+    __syncthreads();
+    return write_answer<kThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
+  }
   score_slots<L2>(plan, staged, chosen, n);
   if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
   if (n > kept) {

@@ -10,8 +10,13 @@
 
 namespace shortlist::cuda {
 
-/// What a code stands for: two halves or four, by a look-up in shared memory; or one whole number, by arithmetic.
-enum class code_form : std::uint8_t { pairs, quads, numbers4, numbers8 };
+/// What a code stands for: two halves or four, by a look-up in shared memory; or one whole number, by arithmetic. Or
+/// pages hold the halves themselves.
+enum class code_form : std::uint8_t { pairs, quads, numbers4, numbers8, halves };
+
+/// The rows of a page: for each step of 16 halves, the lane's part of rows g and g + 8, twice.
+template <int Steps>
+using page_rows = std::uint32_t[kPageTiles][Steps][4];
 
 /// The layout of a row of 16 * Steps halves, at compile time; page_layout has the same at run time.
 template <code_form Form, int Steps>
@@ -27,6 +32,30 @@ struct form_layout {
   static constexpr int kPieces = kLanePieces * 4;
   static_assert(kRowWords >= 1);
 };
+
+/// Rows as halves: tiles of [Steps][32 lanes][16 bytes], then terms.
+template <int Steps>
+inline constexpr std::int64_t kHalvesPageBytes = kPageTiles* Steps * 512 + core::kPageRows * 4;
+
+template <int Steps>
+__device__ __forceinline__ void load_halves(const std::byte* page, int lane, page_rows<Steps>& rows,
+                                            float (&terms)[kPageTiles][2]) {
+  const auto* from = reinterpret_cast<const uint4*>(page) + lane;
+  const auto* terms_of_page = reinterpret_cast<const float*>(page + kPageTiles * Steps * 512);
+#pragma unroll
+  for (int tile = 0; tile < kPageTiles; tile++) {
+#pragma unroll
+    for (int step = 0; step < Steps; step++) {
+      const uint4 v = __ldg(from + (tile * Steps + step) * 32);
+      rows[tile][step][0] = v.x;
+      rows[tile][step][1] = v.y;
+      rows[tile][step][2] = v.z;
+      rows[tile][step][3] = v.w;
+    }
+    terms[tile][0] = __ldg(terms_of_page + tile * kTileRows + lane / 4);
+    terms[tile][1] = __ldg(terms_of_page + tile * kTileRows + 8 + lane / 4);
+  }
+}
 
 /// What one lane takes of a page: two tiles' codes, and the terms of its four rows.
 template <code_form Form, int Steps>
@@ -61,10 +90,6 @@ struct lane_codes {
     }
   }
 };
-
-/// The rows of a page: for each step of 16 halves, the lane's part of rows g and g + 8, twice.
-template <int Steps>
-using page_rows = std::uint32_t[kPageTiles][Steps][4];
 
 __device__ __forceinline__ std::uint32_t subtract_halves(std::uint32_t a, std::uint32_t b) {
   std::uint32_t difference;

@@ -54,7 +54,7 @@ __device__ double error_of(const filter_batch& batch, const query_sums& sums, st
   const double term = l2 ? centroid * coded + 0.5 * coded * coded : 0.0;
   const double base = l2 ? 0.5 * (query + centroid) * (query + centroid) : query * centroid;
   const double score = l2 ? 0.5 * (query + row) * (query + row) : query * row;
-  const double halved = sqrt(sums.lost_squares) * factor;
+  const double halved = sqrt(sums.lost_squares) * factor + query * header.lost_of_rows;
   const double products = (halves / 16.0 + 1.0) * kProductStep * (sqrt(sums.weighted_squares) * factor + term);
   const double terms = (dim + 16.0) * kUnit * (term + fabs(sums.steps)) + (gamma + 8.0 * kUnit) * base;
   const double decoding = 2.0 * kUnit * (query + row) * row;
@@ -138,6 +138,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
 struct pass_shape {
   std::uint32_t groups = 0;
   std::uint32_t pairs = 0;  // of a group
+  std::uint32_t pages = 0;
   std::uint32_t chunks = 0;
 };
 
@@ -148,8 +149,9 @@ __device__ pass_shape shape_of_list(const scan_pass& pass, std::uint32_t pairs, 
   cut.groups = (pairs + pass.queries_of_item - 1) / pass.queries_of_item;
   cut.pairs = ((pairs + cut.groups - 1) / cut.groups + 7) / 8 * 8;
   cut.groups = (pairs + cut.pairs - 1) / cut.pairs;
-  const std::uint32_t pages = (rows + core::kPageRows - 1) / core::kPageRows;
-  cut.chunks = pass.most_pages > 0 ? 1 : min((pages + pass.chunk_pages - 1) / pass.chunk_pages, pass.most_chunks);
+  cut.pages = (rows + core::kPageRows - 1) / core::kPageRows;
+  if (pass.most_pages > 0) cut.pages = min(cut.pages, pass.most_pages);
+  cut.chunks = min((cut.pages + pass.chunk_pages - 1) / pass.chunk_pages, pass.most_chunks);
   return cut;
 }
 
@@ -171,6 +173,11 @@ __device__ uint2 sum_before(uint2 value, uint2* warps) {
   return before;
 }
 
+/// Where part `i` of `parts` of `all` begins.
+__device__ std::uint32_t share_of(std::uint32_t all, std::uint32_t i, std::uint32_t parts) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(all) * i / parts);
+}
+
 /// Where each list's pairs begin, and the items. A block a pass.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ filter_batch batch) {
   __shared__ uint2 warps[kPlanThreads / kWarp];
@@ -189,8 +196,12 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
     if (list < nlist) pass.offsets[list] = before.x;
     for (std::uint32_t group = 0; group < cut.groups; group++) {
       const std::uint32_t at = group * cut.pairs;
-      for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++)
-        pass.items[before.y + group * cut.chunks + chunk] = {list, before.x + at, min(cut.pairs, pairs - at), chunk};
+      for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++) {
+        const std::uint32_t first = share_of(cut.pages, chunk, cut.chunks);
+        pass.items[before.y + group * cut.chunks + chunk] = {before.x + at, min(cut.pairs, pairs - at),
+                                                             batch.lists.first[list] + first,
+                                                             share_of(cut.pages, chunk + 1, cut.chunks) - first};
+      }
     }
     __syncthreads();
     if (threadIdx.x == kPlanThreads - 1) begin = make_uint2(before.x + mine.x, before.y + mine.y);

@@ -71,7 +71,7 @@ class scan_block {
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(static_cast<int>(threadIdx.x / kWarp)),
         item_count_(*pass_.item_count),
-        page_bytes_(page_layout(batch.shape).page_bytes()),
+        page_bytes_(batch.page_bytes),
         unit_(batch.header->unit),
         inverse_unit_(batch.header->inverse_unit) {}
 
@@ -111,7 +111,7 @@ class scan_block {
  private:
   __device__ void take_item(int place) {
     const std::uint32_t number = atomicAdd(pass_.next_item, 1u);
-    shared_.items[place] = number < item_count_ ? pass_.items[number] : scan_item{0, 0, 0, 0};
+    shared_.items[place] = number < item_count_ ? pass_.items[number] : scan_item{};
   }
 
   /// Brings an item's queries in.
@@ -150,58 +150,61 @@ class scan_block {
   }
 
   __device__ void scan(int half, const scan_item& item) {
-    const std::uint32_t all_pages =
-        (batch_.lists.sizes[item.list] + core::kPageRows - 1) / static_cast<std::uint32_t>(core::kPageRows);
-    std::uint32_t first = 0;
-    std::uint32_t end = all_pages;
-    if constexpr (Sample) {
-      end = min(all_pages, static_cast<std::uint32_t>(pass_.most_pages));
-    } else if (all_pages > static_cast<std::uint32_t>(pass_.chunk_pages)) {
-      const std::uint32_t chunks =
-          min((all_pages + pass_.chunk_pages - 1) / pass_.chunk_pages, static_cast<std::uint32_t>(pass_.most_chunks));
-      first = static_cast<std::uint32_t>(static_cast<std::uint64_t>(all_pages) * item.chunk / chunks);
-      end = static_cast<std::uint32_t>(static_cast<std::uint64_t>(all_pages) * (item.chunk + 1) / chunks);
-    }
-    const std::uint32_t* table = batch_.lists.table + batch_.lists.first[item.list];
+    const std::uint32_t* table = batch_.lists.table + item.table_at;
+    const std::uint32_t end = item.pages;
     const std::uint32_t* codewords =
         shared_.table + (layout::kLooksUp ? lane_ % 4 * layout::kLanePieces * 256 * layout::kHalves / 2 : 0);
-    std::uint32_t at = first + warp_;
-    if (at >= end) return;
-    lane_codes<Form, Steps> codes;
-    std::uint32_t page = table[at];
-    std::uint32_t next_page = at + kWarps < end ? table[at + kWarps] : 0;
-    codes.load(batch_.lists.pages + page * page_bytes_, lane_);
-    for (; at < end; at += kWarps) {
-      page_rows<Steps> rows;
-      float terms[kPageTiles][2];
+    if constexpr (Form == code_form::halves) {  // few pages, which caches hold
+      for (std::uint32_t at = warp_; at < end; at += kWarps) {
+        page_rows<Steps> rows;
+        float terms[kPageTiles][2];
+        const std::uint32_t page = table[at];
+        load_halves<Steps>(batch_.lists.pages + page * page_bytes_, lane_, rows, terms);
+        scan_page(half, static_cast<int>(item.pairs), page, rows, terms);
+      }
+    } else {
+      std::uint32_t at = warp_;
+      if (at >= end) return;
+      lane_codes<Form, Steps> codes;
+      std::uint32_t page = table[at];
+      std::uint32_t next_page = at + kWarps < end ? table[at + kWarps] : 0;
+      codes.load(batch_.lists.pages + page * page_bytes_, lane_);
+      for (; at < end; at += kWarps) {
+        page_rows<Steps> rows;
+        float terms[kPageTiles][2];
 #pragma unroll
-      for (int tile = 0; tile < kPageTiles; tile++) {
-        terms[tile][0] = codes.terms[tile][0];
-        terms[tile][1] = codes.terms[tile][1];
+        for (int tile = 0; tile < kPageTiles; tile++) {
+          terms[tile][0] = codes.terms[tile][0];
+          terms[tile][1] = codes.terms[tile][1];
+        }
+        decode<Form, Steps>(codes, codewords, rows);
+        const std::uint32_t this_page = page;
+        if (at + kWarps < end) {
+          page = next_page;
+          codes.load(batch_.lists.pages + page * page_bytes_, lane_);
+          if (at + 2 * kWarps < end) next_page = table[at + 2 * kWarps];
+        }
+        scan_page(half, static_cast<int>(item.pairs), this_page, rows, terms);
       }
-      decode<Form, Steps>(codes, codewords, rows);
-      const std::uint32_t this_page = page;
-      if (at + kWarps < end) {
-        page = next_page;
-        codes.load(batch_.lists.pages + page * page_bytes_, lane_);
-        if (at + 2 * kWarps < end) next_page = table[at + 2 * kWarps];
-      }
-      const int queries = static_cast<int>(item.pairs);
-      int q = 0;
+    }
+  }
+
+  __device__ __forceinline__ void scan_page(int half, int queries, std::uint32_t page, const page_rows<Steps>& rows,
+                                            const float (&terms)[kPageTiles][2]) {
+    int q = 0;
 #pragma unroll 1
-      for (; q + kColumns < queries; q += 2 * kColumns) {  // two at once: their products overlap
-        float low[kPageTiles][4];
-        float high[kPageTiles][4];
-        multiply(half, q, rows, terms, low);
-        multiply(half, q + kColumns, rows, terms, high);
-        use(half, q, this_page, low);
-        use(half, q + kColumns, this_page, high);
-      }
-      if (q < queries) {
-        float low[kPageTiles][4];
-        multiply(half, q, rows, terms, low);
-        use(half, q, this_page, low);
-      }
+    for (; q + kColumns < queries; q += 2 * kColumns) {  // two at once: their products overlap
+      float low[kPageTiles][4];
+      float high[kPageTiles][4];
+      multiply(half, q, rows, terms, low);
+      multiply(half, q + kColumns, rows, terms, high);
+      use(half, q, page, low);
+      use(half, q + kColumns, page, high);
+    }
+    if (q < queries) {
+      float low[kPageTiles][4];
+      multiply(half, q, rows, terms, low);
+      use(half, q, page, low);
     }
   }
 
@@ -307,7 +310,9 @@ void launch_form(cudaStream_t stream, const filter_batch& batch, int multiproces
          stream, batch, "launching the scan of lists");
 }
 
-code_form form_of(const core::ivf_pq_shape& shape) {
+code_form form_of(const filter_batch& batch) {
+  const core::ivf_pq_shape& shape = batch.shape;
+  if (batch.table == nullptr && !shape.uniform) return code_form::halves;
   if (shape.uniform) return shape.bits == 4 ? code_form::numbers4 : code_form::numbers8;
   return page_layout(shape).halves == 2 ? code_form::pairs : code_form::quads;
 }
@@ -317,13 +322,14 @@ int steps_of(const core::ivf_pq_shape& shape) { return static_cast<int>(page_lay
 template <bool Sample>
 void launch_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   const auto launch_steps = [&]<int Steps>() {
-    switch (form_of(batch.shape)) {
+    switch (form_of(batch)) {
       case code_form::pairs: return launch_form<code_form::pairs, Steps, Sample>(stream, batch, multiprocessors);
       case code_form::quads:
         if constexpr (Steps % 4 == 0) launch_form<code_form::quads, Steps, Sample>(stream, batch, multiprocessors);
         return;
       case code_form::numbers4: return launch_form<code_form::numbers4, Steps, Sample>(stream, batch, multiprocessors);
       case code_form::numbers8: return launch_form<code_form::numbers8, Steps, Sample>(stream, batch, multiprocessors);
+      case code_form::halves: return launch_form<code_form::halves, Steps, Sample>(stream, batch, multiprocessors);
     }
   };
   switch (steps_of(batch.shape)) {

@@ -1,4 +1,5 @@
 // IVF-PQ on CUDA devices: the table of its ops.
+#include "cuda/ivf_pq/assign.hpp"
 #include "cuda/ivf_pq/encode.hpp"
 #include "cuda/ivf_pq/means.hpp"
 #include "cuda/ivf_pq/ops.hpp"
@@ -24,6 +25,17 @@ class ivf_pq_on_gpu final : public core::ivf_pq_ops {
   void prepare(void* stream, const core::ivf_pq_model& model, std::byte* prepared) override {
     const current_device here(ordinal_);
     launch_prepare_model(native(stream), model, prepared);
+  }
+
+  std::unique_ptr<core::scratch> make_assign_scratch(const core::flat_corpus& centroids,
+                                                     std::int64_t max_rows) override {
+    const current_device here(ordinal_);
+    return cuda::make_assign_scratch(backend_, centroids, max_rows, multiprocessors());
+  }
+  void assign(void* stream, core::scratch& memory, const core::flat_corpus& centroids, const float* rows,
+              std::int64_t n, std::int64_t* lists) override {
+    const current_device here(ordinal_);
+    launch_assign(native(stream), backend_, memory, centroids, rows, n, lists, multiprocessors());
   }
 
   std::vector<std::int64_t> rows_not_finite(void* stream, const any_matrix_view& rows, std::int64_t limit) override {

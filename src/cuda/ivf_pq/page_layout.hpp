@@ -27,7 +27,9 @@ struct page_layout {
     code_bits = shape.bits == 4 ? 4 : 8;
     const std::int64_t per_word = 32 / code_bits;
     halves = shape.piece_dim <= 2 ? shape.piece_dim : shape.piece_dim <= 4 ? 4 : (shape.piece_dim + 7) / 8 * 8;
-    lane_pieces = (shape.pieces + kLanesOfRow * per_word - 1) / (kLanesOfRow * per_word) * per_word;
+    // A lane has whole words, and pairs of products whole registers.
+    const std::int64_t unit = halves * per_word % 8 == 0 ? per_word : 2 * per_word;
+    lane_pieces = (shape.pieces + kLanesOfRow * unit - 1) / (kLanesOfRow * unit) * unit;
     lane_words = 2 * lane_pieces / per_word;
     plane_words = lane_words % 4 == 0 ? 4 : 2;
   }

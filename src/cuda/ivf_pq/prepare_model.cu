@@ -2,6 +2,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/device/score.cuh"
+#include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/prepared.hpp"
 #include "cuda/runtime/launch.cuh"
 
@@ -83,10 +84,14 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-std::int64_t prepared_model_bytes(const core::ivf_pq_shape& shape) {
-  const page_layout layout(shape);
+std::int64_t prepared_table_end(const core::ivf_pq_shape& shape) {
   if (shape.uniform) return kPreparedTableAt;
-  return kPreparedTableAt + layout.padded_halves() * kTableCodes * static_cast<std::int64_t>(sizeof(__half));
+  return kPreparedTableAt +
+         page_layout(shape).padded_halves() * kTableCodes * static_cast<std::int64_t>(sizeof(__half));
+}
+
+std::int64_t prepared_model_bytes(const core::ivf_pq_shape& shape) {
+  return prepared_table_end(shape) + (shape.dim <= kCoarseMaxDim ? coarse_pages_bytes(shape.dim, shape.nlist) : 0);
 }
 
 void launch_prepare_model(cudaStream_t stream, const core::ivf_pq_model& model, std::byte* prepared) {
@@ -98,6 +103,8 @@ void launch_prepare_model(cudaStream_t stream, const core::ivf_pq_model& model, 
         model.shape, layout, model.codebook, model.exponent, reinterpret_cast<__half*>(prepared + kPreparedTableAt));
   }
   check(cudaGetLastError(), "launching the preparation of a model");
+  if (model.shape.dim <= kCoarseMaxDim)
+    launch_coarse_pages(stream, model.probes, prepared + prepared_table_end(model.shape));
 }
 
 }  // namespace shortlist::cuda

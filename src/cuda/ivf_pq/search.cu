@@ -9,6 +9,7 @@
 #include <bit>
 
 #include "core/ivf_pq_plan.hpp"
+#include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/exact_search.hpp"
 #include "cuda/ivf_pq/filter_answer.hpp"
 #include "cuda/ivf_pq/search.hpp"
@@ -54,6 +55,7 @@ std::int64_t most_items(std::int64_t pairs, std::int64_t nlist, std::int64_t que
 }
 
 struct search_memory {
+  std::byte* coarse = nullptr;
   std::int64_t* probes = nullptr;
   float* probe_scores = nullptr;
   float* turned = nullptr;
@@ -91,6 +93,10 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   search_memory memory;
   const std::int64_t pairs = batch.queries * batch.nprobe;
   memory.counters = carve.take<unsigned long long>(2);
+  if (has_coarse(shape.dim, batch.nprobe)) {
+    memory.coarse = carve.take<std::byte>(
+        coarse_search_bytes(shape.dim, shape.nlist, batch.queries, batch.nprobe, multiprocessors));
+  }
   memory.unanswered_count = carve.take<std::uint32_t>(1);
   memory.unanswered = carve.take<std::uint32_t>(batch.queries);
   memory.probes = carve.take<std::int64_t>(pairs);
@@ -208,7 +214,12 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   coarse.k = request.nprobe;
   coarse.scores = memory.probe_scores;
   coarse.ids = memory.probes;
-  backend.flat_search(stream, *scratch.coarse, model.probes, coarse);
+  if (has_coarse(model.shape.dim, request.nprobe)) {
+    launch_coarse_search(stream, memory.coarse, model.prepared + prepared_table_end(model.shape), model.probes, coarse,
+                         multiprocessors);
+  } else {
+    backend.flat_search(stream, *scratch.coarse, model.probes, coarse);
+  }
 
   const decoder codes = decoder_of(model, lists);
   const answer_plan answer = answer_of(model, lists, request);
@@ -218,8 +229,9 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   filter_batch& filter = memory.filter;
   filter.shape = model.shape;
   filter.lists = lists;
+  filter.page_bytes = page_layout(model.shape).page_bytes();
   filter.header = reinterpret_cast<const prepared_header*>(model.prepared);
-  filter.table = reinterpret_cast<const __half*>(model.prepared + kPreparedTableAt);
+  if (!model.shape.uniform) filter.table = reinterpret_cast<const __half*>(model.prepared + kPreparedTableAt);
   filter.steps = model.steps;
   filter.centroid_inverse_norms = model.probes.inverse_norms;
   filter.queries = queries;
@@ -321,7 +333,7 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
                       const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
   const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
-  auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // the first that is carved
+  auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // carved first
   for (std::int64_t first = 0; first < request.query_count; first += scratch.batch) {
     core::ivf_pq_request part = request;
     part.query_count = std::min(scratch.batch, request.query_count - first);

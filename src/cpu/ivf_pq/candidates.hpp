@@ -1,0 +1,59 @@
+// Rows of one query that the filter could not leave out, until they are few enough to be scored.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+#include "cpu/ivf_pq/filter.hpp"
+#include "cpu/ivf_pq/row_scores.hpp"
+
+namespace shortlist::cpu {
+
+/// A query while its lists are scanned, by one slot or by several.
+struct query_scan {
+  query_scan(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const row_scorer& scores,
+             const padded_query& padded, std::byte* tables)
+      : scorer(scores), query(padded), filter(model, lists, padded.elements, padded.inverse_norm, tables) {}
+
+  const row_scorer& scorer;
+  const padded_query query;
+  const query_filter filter;
+  /// Rows whose estimate by steps is above are left out.
+  std::atomic<float> limit{std::numeric_limits<float>::infinity()};
+};
+
+/// A slot's candidates of one query. When they fill their room they are cut by their estimates; if that does not help,
+/// they are scored.
+class candidate_rows {
+ public:
+  candidate_rows(query_scan& scan, candidate* rows, std::int64_t room, best_rows found);
+
+  /// `decoded` has room for a page's rows.
+  void scan_list(float base, const list_span& list, float* decoded);
+  /// Takes over what another slot has found for the same query.
+  void join(const candidate_rows& other, float* decoded);
+  /// Leaves exactly the best rows in found(): with their scores, unless only the set matters.
+  void finish(bool only_the_set, float* decoded);
+
+  best_rows& found() { return found_; }
+  /// Rows whose score was computed.
+  std::int64_t scored() const { return scored_; }
+
+ private:
+  void lower_limit(double limit);
+  void drop_above(float limit);
+  void cut_by_estimates(double spread);
+  void make_room(float* decoded);
+  void score_all(float* decoded);
+  void keep_sure();
+
+  query_scan& scan_;
+  candidate_list pending_;
+  std::int64_t capacity_;
+  std::int64_t wanted_;
+  best_rows found_;
+  std::int64_t scored_ = 0;
+};
+
+}  // namespace shortlist::cpu
