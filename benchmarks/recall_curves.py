@@ -15,15 +15,24 @@ import pathlib
 import re
 import sys
 import xml.etree.ElementTree
+from typing import NamedTuple
 
 import verdicts
-from figures import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Figure, Line, ticks
+from figures import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Figure, ticks
 
 SEARCH = re.compile(r"ivf_pq/(\d+)x(\d+)/q(\d+)/k(\d+)/nprobe\d+/(\w+?)(?:/refine(\d+))?")
 WITH_PEERS = re.compile(r"ivf_pq/(\d+)x(\d+)/q(\d+)/k(\d+)/recall(0\.\d+)(?:/\w+)*")
 FEWEST_POINTS = 2  # of a line
 LEAST_RECALL = 0.5  # what is below is of no use
 RECALL_STEP = 0.05
+DASHES = ["", "7 3", "2 3", "7 3 2 3"]  # of a code's refine_ratio, ascending
+
+
+class Curve(NamedTuple):
+    name: str
+    points: list  # of (recall, queries a second)
+    colour: str
+    dash: str
 
 
 def frontier(points):
@@ -69,7 +78,7 @@ def draw(title, lines, peers):
         out.append(f'<text x="{x}" y="{TOP + HEIGHT + 18}" text-anchor="middle">{recall:.2f}</text>')
     for i, line in enumerate(lines):
         path = " ".join(f"{across(recall)},{up(qps)}" for recall, qps in line.points)
-        dash = ' stroke-dasharray="5 4"' if line.dashed else ""
+        dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
         out.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="1.8"{dash}/>')
         for recall, qps in line.points:
             out.append(
@@ -88,14 +97,15 @@ def draw(title, lines, peers):
 
 
 def lines_of(searches):
-    """A line for each (code, refine_ratio) of [(code, ratio, recall, qps), ...]; refined ones are dashed."""
+    """A line for each (code, refine_ratio) of [(code, ratio, recall, qps), ...]; a code has a colour."""
     lines = []
-    codes = sorted({code for code, *_ in searches})
-    for code, ratio in sorted({(code, ratio) for code, ratio, *_ in searches}):
+    codes, ratios = sorted({s[0] for s in searches}), sorted({s[1] for s in searches})
+    for code, ratio in sorted({s[:2] for s in searches}):
         points = frontier([(recall, qps) for c, r, recall, qps in searches if (c, r) == (code, ratio)])
         if len(points) >= FEWEST_POINTS:
-            name = f"{code}, refine {ratio}" if ratio else code
-            lines.append(Line(name, points, COLOURS[codes.index(code) % len(COLOURS)], dashed=ratio > 0))
+            colour = COLOURS[codes.index(code) % len(COLOURS)]
+            dash = DASHES[ratios.index(ratio) % len(DASHES)]
+            lines.append(Curve(f"{code}, refine {ratio}" if ratio else code, points, colour, dash))
     return lines
 
 
