@@ -138,7 +138,10 @@ void ivf_pq_index::impl::add(void* on, core::copy_kind kind, const any_matrix_vi
   }
   require_trained("add");
   index::check_row_count("vectors", vectors.rows, rows.count());
-  index::with_host_memory([&] { rows.append(on, kind, model->view(), vectors, ids); });
+  index::with_host_memory([&] {
+    slots.order_before(on);  // pages that an earlier addition left are written again
+    rows.append(on, kind, model->view(), vectors, ids);
+  });
 }
 
 void ivf_pq_index::add(any_matrix_view vectors, std::span<const std::int64_t> ids) {
@@ -157,7 +160,10 @@ void ivf_pq_index::reserve(std::int64_t max_rows) {
   index::with_host_memory([&] { impl_->rows.reserve(impl_->own.native(), max_rows); });
 }
 
-void ivf_pq_index::clear() { impl_->rows.clear(impl_->own.native()); }
+void ivf_pq_index::clear() {
+  impl_->slots.order_before(impl_->own.native());
+  impl_->rows.clear(impl_->own.native());
+}
 
 void ivf_pq_index::impl::check_search(const any_matrix_view& queries, const ivf_pq_search_options& search) const {
   index::check_matrix("queries", queries, options.dim);
