@@ -11,6 +11,7 @@ import re
 import sys
 
 import figures
+import recall_curves
 import rows_accuracy
 import verdicts
 
@@ -232,6 +233,9 @@ def campaign_section(machine, campaign, document):
     if campaign == "rows":
         for figure in figures.of_rows(machine, records):
             lines += [f"![{figure.title}](pictures/{figure.file})", ""]
+    if campaign == "ivf_pq":
+        for figure in recall_curves.of_searches(machine, records):
+            lines += [f"![{figure.title}](pictures/{figure.file})", ""]
     lines += targets_table(records)
     lines += crossings_table(records)
     lines += ivf_pq_table([r for r in records if is_ivf_pq_search(r)])
@@ -374,6 +378,7 @@ def main():
     check = parser.parse_args().check
 
     figures.check_example()
+    recall_curves.check_example()
     results = load_results()
     sections = [
         line for machine, campaign, document in results for line in campaign_section(machine, campaign, document)
@@ -388,6 +393,9 @@ def main():
             wanted[ROOT / "docs" / picture_name(machine)] = picture(machine, seed_speedups(document))
         if campaign == "rows":
             for figure in figures.of_rows(machine, document["records"]):
+                wanted[ROOT / "docs/pictures" / figure.file] = figure.svg
+        if campaign == "ivf_pq":
+            for figure in recall_curves.of_searches(machine, document["records"]):
                 wanted[ROOT / "docs/pictures" / figure.file] = figure.svg
 
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text(encoding="utf-8") != text]

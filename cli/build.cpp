@@ -28,17 +28,6 @@ struct build_options {
   bool progress = false;
 };
 
-/// An index named like a vector file is most likely an input that slipped behind -o, and would be overwritten.
-void reject_vector_file_name(const std::filesystem::path& index) {
-  try {
-    static_cast<void>(format_of(index));
-  } catch (const invalid_argument&) {
-    return;
-  }
-  throw invalid_argument(fmt::format(
-      "--output is {}; allowed is a name that is no vector file's, such as corpus.safetensors", index.string()));
-}
-
 void build(const build_options& options) {
   const auto start = std::chrono::steady_clock::now();
   reject_vector_file_name(options.index);

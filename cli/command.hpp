@@ -11,6 +11,10 @@ using action = std::function<void()>;
 
 void add_build(CLI::App& app, action& chosen);
 void add_search(CLI::App& app, action& chosen);
+void add_train(CLI::App& app, action& chosen);
+void add_add(CLI::App& app, action& chosen);
+void add_tune(CLI::App& app, action& chosen);
+void add_suggest(CLI::App& app, action& chosen);
 void add_info(CLI::App& app, action& chosen);
 void add_top_k(CLI::App& app, action& chosen);
 void add_sample(CLI::App& app, action& chosen);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "convert.hpp"
 #include "shortlist/error.hpp"
@@ -53,44 +52,68 @@ corpus::corpus(std::span<const std::filesystem::path> paths, std::optional<eleme
   }
 }
 
+void corpus::read_part(part& from, std::int64_t first, std::int64_t count, std::byte* out) {
+  if (type_ == file_type_) return from.file.read(first, count, out);
+  unrounded_.resize(static_cast<std::size_t>(count * dim_));
+  from.file.read(first, count, unrounded_.data());
+  if (type_ == element_type::f16) {
+    const std::span to(reinterpret_cast<float16*>(out), unrounded_.size());
+    convert_rows(unrounded_, to, to_float16, "f16", first, dim_, from.path);
+  } else {
+    const std::span to(reinterpret_cast<bfloat16*>(out), unrounded_.size());
+    convert_rows(unrounded_, to, to_bfloat16, "bf16", first, dim_, from.path);
+  }
+}
+
+vectors corpus::room_for(std::int64_t count) const {
+  vectors room{.rows = count, .dim = dim_, .type = type_, .data = {}};
+  room.data.resize(static_cast<std::size_t>(count * dim_ * size_bytes(type_)));
+  return room;
+}
+
 void corpus::for_each_slice(const std::function<void(any_matrix_view)>& take) {
   const std::int64_t row_bytes = std::max<std::int64_t>(1, dim_ * size_bytes(file_type_));
   const std::int64_t slice_rows = std::max<std::int64_t>(1, kSliceBytes / row_bytes);
-  const auto slice_elements = static_cast<std::size_t>(std::min(slice_rows, rows_) * dim_);
-  std::vector<std::byte> read(slice_elements * static_cast<std::size_t>(size_bytes(file_type_)));
-  std::vector<float16> halves(type_ != file_type_ && type_ == element_type::f16 ? slice_elements : 0);
-  std::vector<bfloat16> brains(type_ != file_type_ && type_ == element_type::bf16 ? slice_elements : 0);
-
+  vectors slice = room_for(std::min(slice_rows, rows_));
   for (part& from : parts_) {
     for (std::int64_t first = 0; first < from.file.rows(); first += slice_rows) {
       const std::int64_t count = std::min(slice_rows, from.file.rows() - first);
-      from.file.read(first, count, read.data());
-      const void* rows = read.data();
-      const std::span<const float> floats(reinterpret_cast<const float*>(read.data()),
-                                          type_ == file_type_ ? 0 : static_cast<std::size_t>(count * dim_));
-      if (!halves.empty()) {
-        convert_rows(floats, std::span(halves), to_float16, "f16", first, dim_, from.path);
-        rows = halves.data();
-      } else if (!brains.empty()) {
-        convert_rows(floats, std::span(brains), to_bfloat16, "bf16", first, dim_, from.path);
-        rows = brains.data();
-      }
-      take({rows, type_, count, dim_, dim_});
+      read_part(from, first, count, slice.data.data());
+      take({slice.data.data(), type_, count, dim_, dim_});
     }
   }
 }
 
-vectors corpus::read_all() {
-  vectors all{.rows = rows_, .dim = dim_, .type = type_, .data = {}};
-  const std::int64_t row_bytes = dim_ * size_bytes(type_);
-  all.data.resize(static_cast<std::size_t>(rows_ * row_bytes));
-  std::byte* to = all.data.data();
-  for_each_slice([&](any_matrix_view slice) {
-    const auto bytes = static_cast<std::size_t>(slice.rows * row_bytes);
-    std::memcpy(to, slice.data, bytes);
-    to += bytes;
-  });
-  return all;
+vectors corpus::read(std::int64_t first, std::int64_t count) {
+  vectors rows = room_for(count);
+  std::byte* to = rows.data.data();
+  for (part& from : parts_) {
+    if (count == 0) break;
+    if (first >= from.file.rows()) {
+      first -= from.file.rows();
+      continue;
+    }
+    const std::int64_t here = std::min(count, from.file.rows() - first);
+    read_part(from, first, here, to);
+    to += here * dim_ * size_bytes(type_);
+    count -= here;
+    first = 0;
+  }
+  return rows;
+}
+
+vectors corpus::sample(std::int64_t count) {
+  if (count >= rows_) return read_all();
+  vectors rows = room_for(count);
+  std::size_t at = 0;
+  std::int64_t before = 0;  // rows of earlier files
+  for (std::int64_t i = 0; i < count; ++i) {
+    __extension__ using wide = __int128;
+    const auto number = static_cast<std::int64_t>(static_cast<wide>(i) * rows_ / count);
+    while (number - before >= parts_[at].file.rows()) before += parts_[at++].file.rows();
+    read_part(parts_[at], number - before, 1, rows.data.data() + i * dim_ * size_bytes(type_));
+  }
+  return rows;
 }
 
 std::vector<std::int64_t> read_labels(const std::filesystem::path& path, std::int64_t rows) {

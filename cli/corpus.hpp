@@ -25,18 +25,27 @@ class corpus {
   /// Hands every row to `take`, in order, some megabytes at a time.
   /// @throws invalid_argument if a finite value is beyond the stored type's range.
   void for_each_slice(const std::function<void(any_matrix_view)>& take);
-  vectors read_all();
+  /// Rows [first, first + count) in memory, which hold them all.
+  vectors read(std::int64_t first, std::int64_t count);
+  vectors read_all() { return read(0, rows_); }
+  /// `count` rows in memory: numbers floor(i rows / count), or all if there are no more.
+  vectors sample(std::int64_t count);
 
  private:
   struct part {
     std::filesystem::path path;
     vector_file file;
   };
+  /// Rows [first, first + count) of a file, as they are stored, to `out`.
+  void read_part(part& from, std::int64_t first, std::int64_t count, std::byte* out);
+  vectors room_for(std::int64_t count) const;
+
   std::vector<part> parts_;
   std::int64_t rows_ = 0;
   std::int64_t dim_ = 0;
   element_type file_type_ = element_type::f32;
   element_type type_ = element_type::f32;
+  std::vector<float> unrounded_;  ///< what read_part reads before it rounds
 };
 
 /// Labels, one a row. @throws invalid_argument if the file does not hold exactly `rows` of them.

@@ -67,11 +67,66 @@ json info_of_index(const std::filesystem::path& path, verify checks) {
           {"checksums", checks == verify::full ? "verified" : "not verified (--header-only)"}};
 }
 
+/// Bytes of the index file and the files that it names.
+std::int64_t bytes_on_disk(const std::filesystem::path& path, const index_summary& summary) {
+  auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path));
+  for (const auto& one : summary.segments) bytes += static_cast<std::int64_t>(std::filesystem::file_size(one));
+  return bytes;
+}
+
+/// With the header alone, of the rows only how many there are.
+json info_of_ivf_pq(const std::filesystem::path& path, const index_summary& summary, verify checks) {
+  const bool whole = checks == verify::full;
+  const ivf_pq_index index =
+      whole ? ivf_pq_index::load(device::cpu(), path, checks) : ivf_pq_index::load_trained(device::cpu(), path, checks);
+  const ivf_pq_options& options = index.options();
+  json found = {{"file", path.string()},
+                {"kind", "ivf_pq index"},
+                {"rows", summary.rows},
+                {"dim", options.dim},
+                {"metric", to_string(options.metric)},
+                {"type", to_string(options.type)},
+                {"nlist", options.nlist},
+                {"code", to_string(options.code)},
+                {"pq_dim", options.pq_dim},
+                {"pq_bits", options.pq_bits},
+                {"encodes", to_string(options.encodes)},
+                {"rotation", to_string(options.rotation)},
+                {"kept_rows", to_string(options.rows)},
+                {"segments", summary.segments.size()},
+                {"file_bytes", bytes_on_disk(path, summary)}};
+  if (whole) {
+    const list_statistics lists = index.lists();
+    const ivf_pq_memory memory = index.memory();
+    found["smallest_list"] = lists.smallest;
+    found["median_list"] = lists.median;
+    found["largest_list"] = lists.largest;
+    found["empty_lists"] = lists.empty;
+    found["imbalance"] = lists.imbalance;
+    found["model_bytes"] = memory.model_bytes;
+    found["codes_bytes"] = memory.codes_bytes;
+    found["rows_bytes"] = memory.rows_bytes;
+    found["ids_bytes"] = memory.ids_bytes;
+  }
+  found["checksums"] = whole ? "verified" : "not verified (--header-only)";
+  return found;
+}
+
+json info_of_index_file(const std::filesystem::path& path, verify checks) {
+  const index_summary summary = summarize_index(path);
+  return summary.kind == index_kind::flat ? info_of_index(path, checks) : info_of_ivf_pq(path, summary, checks);
+}
+
+std::string text_of(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number_float() ? fmt::format("{:.3f}", value.get<double>()) : grouped(value.get<std::int64_t>());
+}
+
 /// One line a field; sizes for people.
 void print_table(const json& info) {
   for (const auto& [key, value] : info.items()) {
     std::string name = key;
-    std::string text = value.is_string() ? value.get<std::string>() : grouped(value.get<std::int64_t>());
+    std::string text = text_of(value);
     if (const auto suffix = name.rfind("_bytes"); suffix != std::string::npos) {
       name = name.substr(0, suffix) + (name.starts_with("file") ? " size" : " in memory");
       text = readable_size(value.get<std::int64_t>());
@@ -83,7 +138,7 @@ void print_table(const json& info) {
 void info(const info_options& options) {
   const json found = is_vector_file(options.file)
                          ? info_of_vectors(options.file)
-                         : info_of_index(options.file, options.header_only ? verify::header_only : verify::full);
+                         : info_of_index_file(options.file, options.header_only ? verify::header_only : verify::full);
   if (options.json)
     fmt::print("{}\n", found.dump(2));
   else

@@ -1,4 +1,4 @@
-// The program `shortlist`: exact vector search from the command line, on the public API alone.
+// The program `shortlist`: vector search from the command line, on the public API alone.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong use. An error is one line on stderr.
 #include <fmt/core.h>
@@ -67,6 +67,10 @@ int run(int argc, char** argv) {
   program::action chosen;
   program::add_build(app, chosen);
   program::add_search(app, chosen);
+  program::add_train(app, chosen);
+  program::add_add(app, chosen);
+  program::add_tune(app, chosen);
+  program::add_suggest(app, chosen);
   program::add_info(app, chosen);
   program::add_top_k(app, chosen);
   program::add_sample(app, chosen);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "shortlist/error.hpp"
+#include "shortlist/io.hpp"
 
 namespace shortlist::program {
 namespace {
@@ -72,6 +73,16 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
   unfinished_file file(path);
   file.append(text);
   file.finish();
+}
+
+void reject_vector_file_name(const std::filesystem::path& index) {
+  try {
+    static_cast<void>(format_of(index));
+  } catch (const invalid_argument&) {
+    return;
+  }
+  throw invalid_argument(fmt::format(
+      "--output is {}; allowed is a name that is no vector file's, such as corpus.safetensors", index.string()));
 }
 
 void check_npy_name(std::string_view option, const std::filesystem::path& path) {

@@ -10,6 +10,10 @@ namespace shortlist::program {
 /// Writes beside `path` and renames when all is on disk. @throws io_error.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
+/// An index named like a vector file is most likely an input that slipped behind -o, and would be overwritten.
+/// @throws invalid_argument.
+void reject_vector_file_name(const std::filesystem::path& index);
+
 /// The names of npy files that an option asks for; an empty path is an option that is not given.
 /// @throws invalid_argument if the name does not end in .npy, or is that of another option's file.
 void check_npy_name(std::string_view option, const std::filesystem::path& path);

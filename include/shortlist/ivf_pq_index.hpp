@@ -160,8 +160,14 @@ class ivf_pq_index {
   /// The k best of each query, host to host.
   /// @param queries [n, dim], any element type, any row stride >= dim.
   ivf_pq_result search(any_matrix_view queries, const ivf_pq_search_options& options) const;
-  /// Asynchronous on the index's device: fp32 queries and `out` lie in its memory. Lists shorter than k are padded.
+  /// The same into the caller's arrays; lists shorter than k are padded.
+  void search(any_matrix_view queries, const ivf_pq_search_options& options, search_output out) const;
+  /// Asynchronous on the index's device: fp32 queries and `out` lie in its memory.
   void search(const stream& s, any_matrix_view queries, const ivf_pq_search_options& options, search_output out) const;
+
+  /// The k best of all kept rows, each of them scored: what a flat_index of the same rows returns.
+  /// @throws invalid_argument if the index keeps none.
+  search_result search_kept_rows(any_matrix_view queries, const search_options& options) const;
 
   /// Sets memory aside for rows up to max_rows, however they spread over the lists.
   /// @throws invalid_argument if max_rows is below 0 or 2^32 or more, out_of_memory.

@@ -1,6 +1,6 @@
 """Picks the k best of n, exactly and reproducibly to the bit: search, row-wise top k, sampling, on CPUs and GPUs.
 
-FlatIndex finds the nearest of stored vectors, top_k the best of every row of a matrix, sample draws a token of every
+FlatIndex finds the nearest of stored vectors, IvfPqIndex those of very many by short codes, top_k the best of every row of a matrix, sample draws a token of every
 row of logits. Arrays of NumPy, torch, CuPy and JAX go in without a copy, and results come back as the same kind, on
 the same device. See docs/python.md of the repository.
 """
@@ -12,6 +12,7 @@ from ._core import (
     FlatIndex,
     InvalidArgument,
     IoError,
+    IvfPqIndex,
     OutOfMemory,
     Unsupported,
     WrongType,
@@ -20,10 +21,24 @@ from ._core import (
     explain_sample,
     explain_top_k,
     sample,
+    suggest,
     top_k,
     top_k_mask,
 )
-from ._results import Device, MemoryUse, SampleResult, SearchResult, SearchStats, TokenRows, TopK
+from ._results import (
+    Device,
+    IvfPqMemory,
+    ListStatistics,
+    MemoryUse,
+    SampleResult,
+    SearchResult,
+    SearchStats,
+    Suggestion,
+    TokenRows,
+    TopK,
+    TunePoint,
+    TuneResult,
+)
 
 __all__ = [
     "CorruptFile",
@@ -33,13 +48,19 @@ __all__ = [
     "FlatIndex",
     "InvalidArgument",
     "IoError",
+    "IvfPqIndex",
+    "IvfPqMemory",
+    "ListStatistics",
     "MemoryUse",
     "OutOfMemory",
     "SampleResult",
     "SearchResult",
     "SearchStats",
+    "Suggestion",
     "TokenRows",
     "TopK",
+    "TunePoint",
+    "TuneResult",
     "Unsupported",
     "WrongType",
     "__version__",
@@ -47,6 +68,7 @@ __all__ = [
     "explain_sample",
     "explain_top_k",
     "sample",
+    "suggest",
     "top_k",
     "top_k_mask",
 ]

@@ -5,7 +5,19 @@ import numpy
 from numpy.typing import NDArray
 
 # The type of NumPy's arrays holds their dtype, which results do not share: so they have overloads of their own.
-from ._results import Array, Device, MemoryUse, SampleResult, SearchResult, SearchStats, TopK
+from ._results import (
+    Array,
+    Device,
+    IvfPqMemory,
+    ListStatistics,
+    MemoryUse,
+    SampleResult,
+    SearchResult,
+    SearchStats,
+    Suggestion,
+    TopK,
+    TuneResult,
+)
 
 __version__: str
 
@@ -54,6 +66,73 @@ class FlatIndex:
     @property
     def memory(self) -> MemoryUse: ...
 
+class IvfPqIndex:
+    def __init__(
+        self,
+        dim: int,
+        metric: str = "cosine",
+        device: object = None,
+        dtype: object = "float32",
+        *,
+        nlist: int = 1024,
+        code: str = "pq",
+        pq_dim: int = 0,
+        pq_bits: int = 8,
+        encodes: str = "residual",
+        rotation: str = "none",
+        keep: str = "none",
+        seed: int = 0,
+    ) -> None: ...
+    @staticmethod
+    def load(
+        path: str | os.PathLike[str], device: object = None, verify: bool = True, rows: bool = True
+    ) -> IvfPqIndex: ...
+    def train(self, vectors: object, iterations: int = 10, rows_per_list: int = 64) -> None: ...
+    def add(self, vectors: object, ids: object = None) -> None: ...
+    @overload
+    def search(
+        self, queries: NDArray[Any], k: int = 10, nprobe: int | None = None, refine_ratio: int = 0
+    ) -> SearchResult[NDArray[Any]]: ...
+    @overload
+    def search(
+        self, queries: Array, k: int = 10, nprobe: int | None = None, refine_ratio: int = 0
+    ) -> SearchResult[Array]: ...
+    def tune(self, queries: object, recall: float = 0.95, k: int = 10, truth: object = None) -> TuneResult: ...
+    def reserve(self, max_rows: int) -> None: ...
+    def clear(self) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+    def append_to(self, path: str | os.PathLike[str]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def nlist(self) -> int: ...
+    @property
+    def pq_dim(self) -> int: ...
+    @property
+    def pq_bits(self) -> int: ...
+    @property
+    def is_trained(self) -> bool: ...
+    @property
+    def memory(self) -> IvfPqMemory: ...
+    @property
+    def lists(self) -> ListStatistics: ...
+
+def suggest(
+    rows: int,
+    dim: int,
+    memory_bytes: int,
+    recall: float = 0.95,
+    *,
+    dtype: object = "float32",
+    read_bytes_per_second: float = 2e12,
+) -> Suggestion: ...
 def devices() -> list[Device]: ...
 @overload
 def top_k(

@@ -71,6 +71,68 @@ class SearchStats(NamedTuple):
     """Rows, over the certified queries, whose score had to be computed."""
 
 
+class IvfPqMemory(NamedTuple):
+    """Bytes that an IvfPqIndex holds, by purpose and place."""
+
+    model_bytes: int
+    """Centroids, codebook and what is made of them."""
+    codes_bytes: int
+    rows_bytes: int
+    """Of kept rows."""
+    host_rows_bytes: int
+    """Of those, what lies in the host's memory beside a GPU."""
+    ids_bytes: int
+    workspaces_bytes: int
+
+
+class ListStatistics(NamedTuple):
+    """How evenly rows spread over the lists of an IvfPqIndex."""
+
+    lists: int
+    empty: int
+    smallest: int
+    median: int
+    largest: int
+    imbalance: float
+    """Rows that a search reads, over those of equal lists."""
+
+
+class TunePoint(NamedTuple):
+    """A search that was measured."""
+
+    nprobe: int
+    refine_ratio: int
+    recall: float
+    queries_per_second: float
+    """Host to host, all queries in one call."""
+
+
+class TuneResult(NamedTuple):
+    """What IvfPqIndex.tune found."""
+
+    best: TunePoint
+    """The fastest that reaches the recall; if none does, the one that comes nearest."""
+    reached: bool
+    points: list[TunePoint]
+    """All that were measured, in that order."""
+
+
+class Suggestion(NamedTuple):
+    """A first guess of what an IvfPqIndex and its searches want."""
+
+    nlist: int
+    pq_dim: int
+    keep: str
+    nprobe: int
+    refine_ratio: int
+    device_bytes: int
+    """Of codes, and of rows kept on the device."""
+    bytes_per_query: int
+    """Of codes, with the mean list."""
+    predicted_qps: float
+    """By reading these bytes alone, once a query."""
+
+
 class TokenRows(NamedTuple, Generic[Array]):
     """Tokens that belong to each row: row r has tokens[begins[r]:begins[r + 1]]."""
 

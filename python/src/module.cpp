@@ -14,6 +14,7 @@ NB_MODULE(_core, module) {
   shortlist::python::bind_errors(module);
   shortlist::python::bind_devices(module);
   shortlist::python::bind_flat_index(module);
+  shortlist::python::bind_ivf_pq_index(module);
   shortlist::python::bind_top_k(module);
   shortlist::python::bind_sample(module);
 }

@@ -16,7 +16,13 @@ from shortlist import _core
 BLOCK = re.compile(r"(<!-- needs: (\w+) -->\n)?```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
 
 
-PAGES = {"python.md": 2, "python_retrieve.md": 4, "python_activations.md": 2, "python_sampling.md": 2}  # examples, at least
+PAGES = {  # examples, at least
+    "python.md": 2,
+    "python_retrieve.md": 4,
+    "python_ivf_pq.md": 3,
+    "python_activations.md": 2,
+    "python_sampling.md": 2,
+}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -7,11 +7,20 @@
 #include "io/safetensors.hpp"
 #include "shortlist/error.hpp"
 #include "shortlist/flat_index.hpp"
+#include "shortlist/index_file.hpp"
 
 namespace shortlist::index {
 
+/// What metadata calls an index file of each kind.
+inline constexpr const char* kFlatFormat = "shortlist.flat_index";
+inline constexpr const char* kIvfPqFormat = "shortlist.ivf_pq_index";
+
 /// Large enough for full speed of disk and bus, small beside any index worth streaming.
 inline constexpr std::int64_t kFileChunkBytes = std::int64_t{64} << 20;
+
+/// What the header of a file of this kind says, every field of it checked.
+index_summary summary_of_flat(const io::safetensors_file& file);
+index_summary summary_of_ivf_pq(const io::safetensors_file& file);
 
 [[noreturn]] void throw_corrupt(const std::filesystem::path& path, const std::string& what);
 

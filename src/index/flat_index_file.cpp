@@ -22,7 +22,6 @@
 namespace shortlist {
 namespace {
 
-constexpr const char* kFormat = "shortlist.flat_index";
 constexpr const char* kFormatVersion = "1";
 constexpr const char* kVectors = "vectors";
 constexpr const char* kIds = "ids";
@@ -39,7 +38,7 @@ struct description {
 
 /// What the header says, every field of it checked.
 description describe(const io::safetensors_file& file) {
-  index::require_metadata(file, "format", kFormat);
+  index::require_metadata(file, "format", index::kFlatFormat);
   index::require_metadata(file, "format_version", kFormatVersion);
   description found;
   found.options.metric = index::parse_metadata(file, "metric", parse_metric);
@@ -53,7 +52,8 @@ description describe(const io::safetensors_file& file) {
   found.rows = file.metadata_integer("rows", 0, core::kMaxRows);
   for (const std::string& name : file.tensor_names()) {
     if (name != kVectors && name != kIds) {
-      index::throw_corrupt(file.path(), fmt::format("tensor '{}' does not belong into a {} file", name, kFormat));
+      index::throw_corrupt(file.path(),
+                           fmt::format("tensor '{}' does not belong into a {} file", name, index::kFlatFormat));
     }
   }
   const std::int64_t vectors_shape[] = {found.rows, found.options.dim};
@@ -73,6 +73,16 @@ std::vector<std::int64_t> load_ids(const io::safetensors_file& file, const descr
 
 }  // namespace
 
+index_summary index::summary_of_flat(const io::safetensors_file& file) {
+  const description found = describe(file);
+  return {.kind = index_kind::flat,
+          .rows = found.rows,
+          .dim = found.options.dim,
+          .metric = found.options.metric,
+          .type = found.options.type,
+          .segments = {}};
+}
+
 void flat_index::save(const std::filesystem::path& path) const {
   index::with_host_memory([&] {
     const description saved = {impl_->options, rows(), impl_->store.ids().given()};
@@ -80,7 +90,7 @@ void flat_index::save(const std::filesystem::path& path) const {
         {kVectors, std::string(io::safetensors_dtype(saved.options.type)), {saved.rows, saved.options.dim}}};
     if (saved.has_ids) tensors.push_back({kIds, kIdsDtype, {saved.rows}});
     io::safetensors_writer out(path,
-                               {{"format", kFormat},
+                               {{"format", index::kFlatFormat},
                                 {"format_version", kFormatVersion},
                                 {"library_version", version()},
                                 {"metric", std::string(to_string(saved.options.metric))},

@@ -33,7 +33,6 @@
 namespace shortlist {
 namespace {
 
-constexpr const char* kIndexFormat = "shortlist.ivf_pq_index";
 constexpr const char* kSegmentFormat = "shortlist.ivf_pq_segment";
 constexpr const char* kFormatVersion = "1";
 constexpr const char* kCentroids = "centroids";
@@ -97,7 +96,7 @@ std::map<std::string, std::string> row_metadata(const char* format, const ivf_pq
 }
 
 std::map<std::string, std::string> index_metadata(const description& saved) {
-  auto made = row_metadata(kIndexFormat, saved.options, saved.rows);
+  auto made = row_metadata(index::kIvfPqFormat, saved.options, saved.rows);
   made["metric"] = to_string(saved.options.metric);
   made["encodes"] = to_string(saved.options.encodes);
   made["rotation"] = to_string(saved.options.rotation);
@@ -215,7 +214,7 @@ ivf_pq_options row_options_of(const io::safetensors_file& file) {
 
 /// An index file's header, every field of it checked.
 description describe_index(const io::safetensors_file& file) {
-  index::require_metadata(file, "format", kIndexFormat);
+  index::require_metadata(file, "format", index::kIvfPqFormat);
   index::require_metadata(file, "format_version", kFormatVersion);
   description found;
   found.options = row_options_of(file);
@@ -249,7 +248,7 @@ description describe_segment(const io::safetensors_file& file, const ivf_pq_opti
                                            file.header_checksum(), expected.checksum));
   }
   description found;
-  if (file.metadata("format") == kIndexFormat) {
+  if (file.metadata("format") == index::kIvfPqFormat) {
     found = describe_index(file);
     if (!found.segments.empty()) throw_corrupt(file.path(), "a segment has segments of its own");
   } else {
@@ -565,6 +564,18 @@ void write_manifest(const path& target, const description& saved, const index::i
 }
 
 }  // namespace
+
+index_summary index::summary_of_ivf_pq(const io::safetensors_file& file) {
+  const description found = describe_index(file);
+  index_summary made = {.kind = index_kind::ivf_pq,
+                        .rows = found.all_rows(),
+                        .dim = found.options.dim,
+                        .metric = found.options.metric,
+                        .type = found.options.type,
+                        .segments = {}};
+  for (const segment& one : found.segments) made.segments.push_back(beside(file.path(), one.name));
+  return made;
+}
 
 void ivf_pq_index::save(const std::filesystem::path& path) const {
   impl_->require_trained("save");

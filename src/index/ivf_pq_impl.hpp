@@ -25,6 +25,7 @@ struct ivf_pq_index::impl {
                      const search_output& out) const;
   /// From now on this is the model; of an index without rows.
   void use(index::ivf_pq_arrays trained);
+  search_result search_kept(const any_matrix_view& queries, const search_options& search) const;
   void require_trained(std::string_view what) const;
 
   index::ivf_pq_slots::lease take_slot(std::int64_t queries, const ivf_pq_search_options& search) const;

@@ -138,7 +138,10 @@ void ivf_pq_index::impl::add(void* on, core::copy_kind kind, const any_matrix_vi
   }
   require_trained("add");
   index::check_row_count("vectors", vectors.rows, rows.count());
-  index::with_host_memory([&] { rows.append(on, kind, model->view(), vectors, ids); });
+  index::with_host_memory([&] {
+    slots.order_before(on);  // pages that an earlier addition left are written again
+    rows.append(on, kind, model->view(), vectors, ids);
+  });
 }
 
 void ivf_pq_index::add(any_matrix_view vectors, std::span<const std::int64_t> ids) {
@@ -157,7 +160,10 @@ void ivf_pq_index::reserve(std::int64_t max_rows) {
   index::with_host_memory([&] { impl_->rows.reserve(impl_->own.native(), max_rows); });
 }
 
-void ivf_pq_index::clear() { impl_->rows.clear(impl_->own.native()); }
+void ivf_pq_index::clear() {
+  impl_->slots.order_before(impl_->own.native());
+  impl_->rows.clear(impl_->own.native());
+}
 
 void ivf_pq_index::impl::check_search(const any_matrix_view& queries, const ivf_pq_search_options& search) const {
   index::check_matrix("queries", queries, options.dim);
@@ -182,22 +188,33 @@ index::ivf_pq_slots::lease ivf_pq_index::impl::take_slot(std::int64_t queries,
 
 ivf_pq_result ivf_pq_index::search(any_matrix_view queries, const ivf_pq_search_options& options) const {
   impl_->check_search(queries, options);
-  return index::with_host_memory([&] {
-    ivf_pq_result result;
-    result.queries = queries.rows;
-    result.k = options.k;
+  ivf_pq_result result;
+  result.queries = queries.rows;
+  result.k = options.k;
+  index::with_host_memory([&] {
     const auto entries = static_cast<std::size_t>(queries.rows * options.k);
     result.k_found.resize(static_cast<std::size_t>(queries.rows));
-    result.scores.assign(entries, core::worst_score(impl_->options.metric));
-    result.ids.assign(entries, core::kNoId);
-    if (queries.rows == 0 || rows() == 0) return result;
-    impl_->search_host(queries, options, {result.scores.data(), result.ids.data()});
-    for (std::int64_t query = 0; query < queries.rows; ++query) {
-      const std::span<const std::int64_t> ids = result.ids_of(query);
-      result.k_found[static_cast<std::size_t>(query)] = std::find(ids.begin(), ids.end(), core::kNoId) - ids.begin();
-    }
-    return result;
+    result.scores.resize(entries);
+    result.ids.resize(entries);
   });
+  search(queries, options, {result.scores.data(), result.ids.data()});
+  for (std::int64_t query = 0; query < queries.rows; ++query) {
+    const std::span<const std::int64_t> ids = result.ids_of(query);
+    result.k_found[static_cast<std::size_t>(query)] = std::find(ids.begin(), ids.end(), core::kNoId) - ids.begin();
+  }
+  return result;
+}
+
+void ivf_pq_index::search(any_matrix_view queries, const ivf_pq_search_options& options, search_output out) const {
+  impl_->check_search(queries, options);
+  index::check_output(out, queries.rows);
+  if (queries.rows == 0) return;
+  if (rows() == 0) {
+    std::fill_n(out.scores, queries.rows * options.k, core::worst_score(impl_->options.metric));
+    std::fill_n(out.ids, queries.rows * options.k, core::kNoId);
+    return;
+  }
+  index::with_host_memory([&] { impl_->search_host(queries, options, out); });
 }
 
 void ivf_pq_index::impl::search_host(const any_matrix_view& queries, const ivf_pq_search_options& search,
@@ -242,6 +259,47 @@ void ivf_pq_index::impl::search_queued(void* on, const any_matrix_view& queries,
         on, *taken->scratch, model->view(), rows.lists(),
         part_of(static_cast<const float*>(queries.data) + first * stride, stride, first, count, quiet, out));
   }
+}
+
+search_result ivf_pq_index::search_kept_rows(any_matrix_view queries, const search_options& options) const {
+  index::check_matrix("queries", queries, impl_->options.dim);
+  index::check_search(queries.rows, options);
+  if (impl_->options.rows == kept_rows::none) {
+    core::throw_invalid("index", "one that keeps no rows", "one made with rows = device or host");
+  }
+  return index::with_host_memory([&] { return impl_->search_kept(queries, options); });
+}
+
+search_result ivf_pq_index::impl::search_kept(const any_matrix_view& queries, const search_options& search) const {
+  // In batches: their candidates stay few, and the rows are read seldom enough.
+  constexpr std::int64_t kBatch = 1024;
+  const core::flat_corpus corpus = rows.kept.corpus();
+  search_result result;
+  result.queries = queries.rows;
+  result.k = search.k;
+  result.k_found = std::min(search.k, corpus.count);
+  const auto entries = static_cast<std::size_t>(queries.rows * search.k);
+  result.scores.assign(entries, core::worst_score(options.metric));
+  result.ids.assign(entries, core::kNoId);
+  if (queries.rows == 0 || corpus.count == 0) return result;
+  const std::int64_t batch = std::min(queries.rows, kBatch);
+  const stream reader(where);
+  const auto scratch = backend.make_scratch({.max_rows = corpus.count, .max_queries = batch, .max_k = search.k},
+                                            options.dim, storage::full);
+  std::vector<float> widened(static_cast<std::size_t>(batch * options.dim));
+  for (std::int64_t first = 0; first < queries.rows; first += batch) {
+    const std::int64_t count = std::min(batch, queries.rows - first);
+    index::widen_rows(queries, first, count, widened.data());
+    backend.flat_search_host(reader.native(), *scratch, corpus,
+                             {.queries = widened.data(),
+                              .query_stride = options.dim,
+                              .query_count = count,
+                              .k = search.k,
+                              .scores = result.scores.data() + first * search.k,
+                              .ids = result.ids.data() + first * search.k,
+                              .stats = search.stats});
+  }
+  return result;
 }
 
 }  // namespace shortlist

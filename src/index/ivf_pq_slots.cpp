@@ -102,6 +102,11 @@ void ivf_pq_slots::give_back(std::unique_ptr<ivf_pq_slot> returned) noexcept {
   free_.push_back(std::move(returned));
 }
 
+void ivf_pq_slots::order_before(void* later) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& one : free_) backend_.order_after(later, one->own.native());
+}
+
 void ivf_pq_slots::clear() noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& one : free_) wait_for(*one);

@@ -47,6 +47,8 @@ class ivf_pq_slots {
   /// scratch must be made, it serves lists of `room_for_rows` rows.
   lease take(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const core::ivf_pq_limits& needed,
              std::int64_t room_for_rows);
+  /// Work queued on `later` from now on waits for searches that callers have queued: it may write what they read.
+  void order_before(void* later);
   /// Waits for work that was queued, and forgets all scratch: that of another model serves no more.
   void clear() noexcept;
   std::int64_t bytes() const;

@@ -13,7 +13,6 @@ namespace shortlist::index {
 namespace {
 
 constexpr std::int64_t kNumberBytes = sizeof(std::uint32_t);
-constexpr std::int64_t kPositionBytes = sizeof(std::int64_t);
 // Rows of last pages that move at once: some 100 MB of temporary arrays.
 constexpr std::int64_t kMoveRows = std::int64_t{1} << 20;
 

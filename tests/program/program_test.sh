@@ -138,10 +138,10 @@ done >base.bvecs
 run 0 --version
 check 'version' grep -Eq '^shortlist [0-9]+\.[0-9]+\.[0-9]+$' out
 run 0 --help
-for command in build search info top-k sample explain explain-top-k explain-sample bench devices demo; do
+for command in build search train add tune suggest info top-k sample explain explain-top-k explain-sample bench devices demo; do
   check "--help lists $command" grep -q "^  $command " out
 done
-for command in build search info top-k sample explain explain-top-k explain-sample bench devices demo; do
+for command in build search train add tune suggest info top-k sample explain explain-top-k explain-sample bench devices demo; do
   "$program" $command --help >help 2>err
   check "$command --help has an example" grep -q "^  shortlist $command" help
 done
@@ -258,6 +258,94 @@ for plan in scan tiles; do
   mv out $plan.out
 done
 check 'scan and tiles agree' cmp -s scan.out tiles.out
+
+# ---- IVF-PQ: train, add, search, info, tune, suggest --------------------------------------------------------------
+
+# Every list, and every row refined, gives what a flat index gives.
+expected l2 5 >expected_l2
+for input in fbin npy u8bin i8bin bvecs; do
+  run 0 train base.$input -o $input.ivf --nlist 4 --pq-dim 5 --pq-bits 4 --keep device --progress
+  check 'progress of training' grep -q '^codebook: 20 of 20 steps$' err
+  run 0 add $input.ivf base.$input --batch 7 --progress
+  check 'progress of adding' grep -q "$input.ivf: $rows of $rows rows (100 %)" err
+  check 'rows added' grep -Eq "^$input.ivf: $rows rows added in .*, $rows in all$" out
+  run 0 search $input.ivf queries.fbin -k 5 --nprobe 4 --refine 8
+  table_pairs out >got
+  check "search of $input.ivf" cmp -s got expected_l2
+done
+run 0 train base.fbin -o half.ivf --nlist 4 --pq-bits 4 --type f16 --metric ip --code sq8 --rotation random --keep host
+run 0 add half.ivf base.fbin --ids labels.ibin
+run 0 search half.ivf queries.fbin --nprobe 4 --refine $rows
+table_pairs out >got
+check 'labels, and rounded rows' cmp -s got expected_labels
+run 0 search half.ivf queries.fbin -k 2 --nprobe 4 --refine $rows --format json
+sed 's/,"k_found":2//' expected.json | while read -r line; do
+  while [[ $line =~ \"ids\":\[([0-9]+),([0-9]+)\] ]]; do
+    line=${line/"${BASH_REMATCH[0]}"/"\"ids\": [$((5000 - 3 * BASH_REMATCH[1])),$((5000 - 3 * BASH_REMATCH[2]))]"}
+  done
+  echo "${line//\"ids\": /\"ids\":}"
+done >expected_ivf.json
+check 'JSON of IVF-PQ' cmp -s out expected_ivf.json
+
+run 0 info fbin.ivf
+for line in '^kind +ivf_pq index$' "^rows +$rows\$" '^nlist +4$' '^pq_bits +4$' '^kept_rows +device$' '^segments +6$' \
+  '^imbalance +[0-9]' '^checksums +verified$'; do
+  check "info says $line" grep -Eq "$line" out
+done
+run 0 info --header-only --json fbin.ivf
+check 'rows by the header alone' grep -q "\"rows\": $rows," out
+
+# The truth: what a flat index finds.
+run 0 build base.fbin -o truth.flat --metric l2
+run 0 search truth.flat queries.fbin -o truth.ibin
+run 0 search fbin.ivf queries.fbin --nprobe 4 --refine $rows --truth truth.ibin
+check 'recall of everything' grep -q '^recall@10: 1.0000$' err
+for truth in '' '--truth truth.ibin'; do
+  # shellcheck disable=SC2086 # words
+  run 0 tune fbin.ivf queries.fbin --recall 1 $truth --json
+  check 'tune reaches the recall' grep -q '"reached": true' out
+done
+run 0 tune fbin.ivf queries.fbin --curve --refine 4
+check 'a point for each of nprobe 1, 2 and 4' same_text "$(awk '{ print $2 }' out | xargs)" '1 2 4'
+run 0 suggest --rows 1000000000 --dim 96 --memory 80
+check 'suggest' grep -q '^nlist 65536, pq_dim 48, rows kept: host; ' out
+
+fails 2 'vectors.rows is 40; allowed is 100 or more, the lists' train base.fbin -o x.ivf --nlist 100
+fails 2 'options.pq_dim is 4; allowed is a number of pieces that are not empty' train base.fbin -o x.ivf --pq-dim 4
+check 'a refused training leaves no file' test ! -e x.ivf
+fails 2 'nprobe is 5; allowed is 1 to 4, the lists' search fbin.ivf queries.fbin --nprobe 5
+fails 2 '--verify is given; allowed for a flat index alone' search fbin.ivf queries.fbin --verify --corpus base.fbin
+fails 2 '--nprobe and --refine are given' search fbin.l2 queries.fbin --nprobe 2
+fails 2 'INDEX is fbin.l2, a flat index' add fbin.l2 base.fbin
+fails 2 'type is u8; allowed for base.fbin is its own f32' add u8bin.ivf base.fbin
+fails 2 '--batch is 0' add fbin.ivf base.fbin --batch 0
+fails 2 '--resume: the index holds 40 rows; allowed is up to 13' add fbin.ivf first.fbin --resume
+fails 2 'need.memory_bytes is 0' suggest --rows 1000 --dim 96 --memory 0
+
+# Killed at any time, an add leaves the batches that were committed, and --resume goes on behind them.
+many=20000
+{ hex_bytes 4 $many 16 && head -c $((many * 16)) "$program"; } >random.u8bin
+{ hex_bytes 4 20 16 && head -c 5000 "$program" | tail -c 320; } >random_queries.u8bin
+run 0 train random.u8bin -o trained.ivf --nlist 16
+cp trained.ivf whole.ivf
+run 0 add whole.ivf random.u8bin
+run 0 search whole.ivf random_queries.u8bin --nprobe 3 -o whole.json
+for delay in 0.05 0.1 0.3; do
+  mkdir killed
+  cp trained.ivf killed/it
+  "$program" add killed/it random.u8bin --batch 100 >out 2>err &
+  add=$!
+  sleep $delay
+  kill -KILL $add 2>err
+  wait $add 2>err
+  run 0 info --json killed/it
+  left=$(sed -n 's/.*"rows": \([0-9]*\),/\1/p' out)
+  check "whole batches ($left rows)" test $((left % 100)) -eq 0
+  run 0 add killed/it random.u8bin --resume
+  run 0 search killed/it random_queries.u8bin --nprobe 3 -o killed.json
+  check 'as if nothing had happened' cmp -s killed.json whole.json
+  rm -r killed
+done
 
 # ---- fp32 to fp16 and bf16, rounded to nearest even -------------------------------------------------------------
 

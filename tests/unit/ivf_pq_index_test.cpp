@@ -126,6 +126,10 @@ TEST(ivf_pq_index, many_adds_equal_one) {
     grown.clear();
     EXPECT_EQ(grown.rows(), 0);
     EXPECT_EQ(grown.search(queries.view(), {.k = 3, .nprobe = 3}).k_found, std::vector<std::int64_t>(7, 0));
+    std::vector<float> scores(7 * 3, 1.0f);
+    std::vector<std::int64_t> found(7 * 3, 5);
+    grown.search(stream(device::cpu()), queries.view(), {.k = 3, .nprobe = 3}, {scores.data(), found.data()});
+    EXPECT_EQ(found, std::vector<std::int64_t>(7 * 3, -1)) << "an index without rows, on a stream";
     grown.reserve(kRows);
     grown.add(stream(device::cpu()), rows.view());
     expect_same(grown.search(queries.view(), {.k = 30, .nprobe = 3}), expected, "again, " + name_of(options));
