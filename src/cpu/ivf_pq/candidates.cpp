@@ -9,6 +9,8 @@ namespace {
 
 /// Rows that join between two cuts: cuts are cheap, and early ones lower the limit.
 constexpr std::int64_t kRowsBetweenCuts = 64;
+/// A row's codes are a byte in each strip of its page: so many rows are fetched ahead of the one that is looked at.
+constexpr std::int64_t kRowsAhead = 3;
 /// Above the key of any score: rows that surely belong to the best.
 constexpr std::uint32_t kSureKey = ~0u;
 
@@ -101,6 +103,7 @@ void candidate_rows::keep_sure() {
 void candidate_rows::finish(bool only_the_set, float* decoded) {
   cut_by_estimates(scan_.filter.steps_bound());
   for (std::int64_t i = 0; i < pending_.size; ++i) {
+    if (i + kRowsAhead < pending_.size) scan_.scorer.fetch(pending_.rows[i + kRowsAhead]);
     candidate& row = pending_.rows[i];
     row.estimate = scan_.filter.estimate(row.base, scan_.scorer.page_of(row), row.place % core::kPageRows);
   }

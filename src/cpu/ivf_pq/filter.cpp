@@ -20,8 +20,8 @@ constexpr double kLeastCertain = 0x1p-120;
 /// Of products that underflow, for each element.
 constexpr double kUnderflow = 0x1p-140;
 
-/// Two entries are added in a byte.
-constexpr float kMostSteps = 127.0f;
+/// Entries of two pieces are added in a byte.
+constexpr float kMostSteps = 255.0f;
 /// A page's sums are 16-bit numbers.
 constexpr std::int64_t kMostSum = 32'767;
 
@@ -116,7 +116,7 @@ query_filter::query_filter(const core::ivf_pq_model& model, const core::ivf_pq_l
   const float factor = shape_.metric == metric::l2 ? -2.0f : -1.0f;
   const table_range range = kernels.make_table({prepared.words, shape_.piece_dim, shape_.codewords()}, shape_.pieces,
                                                query, factor, table, least);
-  const float most = std::min(kMostSteps, static_cast<float>(kMostSum / shape_.pieces));
+  const float most = std::min(kMostSteps, static_cast<float>(kMostSum / divide_up(shape_.pieces, 2)));
   // Where entries hardly differ, steps are of the bound's size: smaller ones would tell nothing more.
   step_ = std::max({range.widest / most, static_cast<float>(bound_), std::numeric_limits<float>::min()});
   inverse_step_ = 1.0f / step_;

@@ -18,7 +18,7 @@ struct lane_codewords {
 /// What a query's table is like, which decides how it becomes bytes.
 struct table_range {
   double sum_of_least = 0.0;  ///< of each piece's least entry
-  float widest = 0.0f;        ///< largest less least entry of the piece where that is largest
+  float widest = 0.0f;  ///< largest less least entry, of the pieces 2 i and 2 i + 1 together, where that is largest
 };
 
 /// The rows of one list.

@@ -34,6 +34,7 @@ table_range make_table(const lane_codewords& codewords, std::int64_t pieces, con
                        float* table, float* least) {
   const std::int64_t count = codewords.count;
   table_range range;
+  float width = 0.0f;  // of two pieces
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
     float* entries = table + piece * count;
     for (std::int64_t n = 0; n < count; ++n) {
@@ -47,7 +48,8 @@ table_range make_table(const lane_codewords& codewords, std::int64_t pieces, con
     const auto [low, high] = std::minmax_element(entries, entries + count);
     least[piece] = *low;
     range.sum_of_least += static_cast<double>(*low);
-    range.widest = std::max(range.widest, *high - *low);
+    width = (piece % 2 == 0 ? 0.0f : width) + (*high - *low);
+    range.widest = std::max(range.widest, width);
   }
   return range;
 }

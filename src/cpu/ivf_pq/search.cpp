@@ -72,7 +72,7 @@ class searcher {
   bool takes_all_cores(std::int64_t count) const;
   void answer_on_all_cores(std::int64_t first, std::int64_t q);
   void answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q);
-  void finish(std::byte* query, std::int64_t number, best_rows& found) const;
+  void finish(int slot, std::byte* query, std::int64_t number, best_rows& found) const;
 
   ivf_pq_scratch& memory_;
   const core::ivf_pq_model& model_;
@@ -189,7 +189,7 @@ void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::in
     auto& rows = *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan));
     rows.finish(request_.refine_ratio > 0, decoded_at(slot));
     decoded_rows_ += rows.scored();
-    finish(query, first + q + t, rows.found());
+    finish(slot, query, first + q + t, rows.found());
   }
 }
 
@@ -214,7 +214,7 @@ void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
   for (int slot = 1; slot < slots; ++slot) all.join(*rows_of(slot), decoded_at(0));
   all.finish(request_.refine_ratio > 0, decoded_at(0));
   decoded_rows_ += all.scored();
-  finish(query, first + q, all.found());
+  finish(0, query, first + q, all.found());
 }
 
 /// The same where nothing is known of scores: every row of the query's lists.
@@ -228,13 +228,14 @@ void searcher::answer_by_decoding(int slot, std::byte* query, std::int64_t first
   found.cut();
   decoded_rows_ += rows;
   ++unfiltered_queries_;
-  finish(query, first + q, found);
+  finish(slot, query, first + q, found);
 }
 
 /// Refines what was found, sorts it and writes the k best.
-void searcher::finish(std::byte* query, std::int64_t number, best_rows& found) const {
+void searcher::finish(int slot, std::byte* query, std::int64_t number, best_rows& found) const {
   if (request_.refine_ratio > 0) {
-    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)), found);
+    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)), decoded_at(slot),
+                   found);
   }
   const std::int64_t count = std::min(found.size(), request_.k);
   std::partial_sort(found.keys(), found.keys() + count, found.keys() + found.size(), std::greater<>());

@@ -4,8 +4,8 @@
 // keeps its nearest codeword and the nearest of the lanes is found at the end.
 //
 // scan_list: bytes of a vector are the rows of a page. A piece's entries of all rows are one byte shuffle of a table of
-// 16 that stays in a register; wider codes take one for each 16 codewords and choose by the upper bits. Entries are at
-// most 127, so that two pieces are added in bytes before they are widened.
+// 16 that stays in a register; wider codes take one for each 16 codewords and choose by the upper bits. Entries of two
+// pieces that share a strip, or two strips, are at most 255 together and added in bytes before they are widened.
 // Limit: AVX2, 9 instructions for 32 rows and two pieces of 4 bits, some 70 for two of 8 bits.
 #include "cpu/targets.hpp"
 // Highway compiles this file once for each target, each time in a namespace of its own.
@@ -88,6 +88,7 @@ table_range make_table(const lane_codewords& codewords, std::int64_t pieces, con
   const std::int64_t count = codewords.count;
   const vector by = hn::Set(kFloats, factor);
   table_range range;
+  float width = 0.0f;  // of two pieces
   const float* words = codewords.words;
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
     vector low = hn::Set(kFloats, std::numeric_limits<float>::infinity());
@@ -104,7 +105,8 @@ table_range make_table(const lane_codewords& codewords, std::int64_t pieces, con
     }
     least[piece] = hn::GetLane(hn::MinOfLanes(kFloats, low));
     range.sum_of_least += static_cast<double>(least[piece]);
-    range.widest = HWY_MAX(range.widest, hn::GetLane(hn::MaxOfLanes(kFloats, high)) - least[piece]);
+    width = (piece % 2 == 0 ? 0.0f : width) + (hn::GetLane(hn::MaxOfLanes(kFloats, high)) - least[piece]);
+    range.widest = HWY_MAX(range.widest, width);
     query += codewords.piece_dim;
     words += codewords.piece_dim * count;
     table += count;
@@ -185,8 +187,7 @@ HWY_INLINE void sum_page(const std::uint8_t* HWY_RESTRICT entries, const std::ui
   pairs_vector both[kParts], upper[kParts];
   unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA { both[part] = upper[part] = hn::Zero(kPairs); });
   constexpr int kStep = Upper == 0 ? 1 : 2;  // strips of two pieces
-  for (std::int64_t strip = 0; strip < strips; strip += kStep) {
-    hwy::Prefetch(ahead + strip * kStrip);
+  const auto add_two_pieces = [&]() SHORTLIST_INLINE_LAMBDA {
     unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
       const std::uint8_t* from = codes + part * kByteLanes;
       bytes_vector two;
@@ -205,7 +206,15 @@ HWY_INLINE void sum_page(const std::uint8_t* HWY_RESTRICT entries, const std::ui
     });
     codes += kStep * kStrip;
     entries += 2 * (16 << Upper);
+  };
+  std::int64_t strip = 0;
+  for (; strip + 2 * kStep <= strips; strip += 2 * kStep, ahead += 2 * kStep * kStrip) {
+    hwy::Prefetch(ahead);
+    if constexpr (kStep == 2) hwy::Prefetch(ahead + kLineBytes);
+    add_two_pieces();
+    add_two_pieces();
   }
+  if (strip < strips) add_two_pieces();
   unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
     sums[part] = hn::BitCast(kSums, hn::Sub(both[part], hn::ShiftLeft<8>(upper[part])));
     sums[kParts + part] = hn::BitCast(kSums, upper[part]);
