@@ -37,8 +37,8 @@ double squared_norm(const float* x, std::int64_t dim) {
 }
 
 /// How many roundings lie between a score and its estimate, each of at most |q + c + w|^2 or |q| |c + w|: section 5.
+constexpr double kOfTheRest = 256.0;
 double roundings(const core::ivf_pq_shape& shape) {
-  constexpr double kOfTheRest = 256.0;
   return static_cast<double>(shape.dim) / 64.0 + 3.0 * static_cast<double>(shape.pieces) +
          2.0 * static_cast<double>(shape.piece_dim) + kOfTheRest;
 }
@@ -46,24 +46,53 @@ double roundings(const core::ivf_pq_shape& shape) {
 }  // namespace
 
 std::int64_t prepared_model::bytes(const core::ivf_pq_shape& shape) {
-  return kCacheLineBytes + shape.codebook_size() * 4;
+  const std::int64_t centroids = round_up(shape.nlist, kCentroidBlock);
+  return kCacheLineBytes + round_up(shape.codebook_size() * 4, kCacheLineBytes) + centroids * (shape.dim + 1) * 4;
 }
 
 void prepared_model::write(const core::ivf_pq_model& model, std::byte* to) {
+  const core::ivf_pq_shape& shape = model.shape;
+  auto* numbers = reinterpret_cast<double*>(to);
+  transpose_codewords(shape, model.codebook, reinterpret_cast<float*>(to + kCacheLineBytes));
+  const std::int64_t blocks = divide_up(shape.nlist, kCentroidBlock);
+  auto* elements =
+      reinterpret_cast<float*>(to + kCacheLineBytes + round_up(shape.codebook_size() * 4, kCacheLineBytes));
+  float* offsets = elements + blocks * kCentroidBlock * shape.dim;
+  std::fill(elements, offsets, 0.0f);
+  std::fill_n(offsets, blocks * kCentroidBlock, std::numeric_limits<float>::infinity());
   double largest = 0.0;
-  if (model.shape.encodes == encoded::residual) {
-    for (std::int64_t list = 0; list < model.shape.nlist; ++list) {
-      const double norm = std::sqrt(squared_norm(centroid_of(model, list), model.shape.dim));
-      if (!(norm <= largest)) largest = norm;  // NaN stays
-    }
+  for (std::int64_t list = 0; list < shape.nlist; ++list) {
+    const float* centroid = centroid_of(model, list);
+    float* lane = elements + list / kCentroidBlock * kCentroidBlock * shape.dim + list % kCentroidBlock;
+    for (std::int64_t i = 0; i < shape.dim; ++i) lane[i * kCentroidBlock] = centroid[i];
+    const double squares = squared_norm(centroid, shape.dim);
+    offsets[list] = shape.metric == metric::l2 ? static_cast<float>(squares) : 0.0f;
+    if (!(std::sqrt(squares) <= largest)) largest = std::sqrt(squares);  // NaN stays
   }
-  *reinterpret_cast<double*>(to) = largest;
-  transpose_codewords(model.shape, model.codebook, reinterpret_cast<float*>(to + kCacheLineBytes));
+  numbers[0] = largest;
+  numbers[1] = shape.encodes == encoded::residual ? largest : 0.0;
 }
 
 prepared_model::prepared_model(const core::ivf_pq_model& model)
-    : largest_centroid(*reinterpret_cast<const double*>(model.prepared)),
-      words(reinterpret_cast<const float*>(model.prepared + kCacheLineBytes)) {}
+    : largest_probe(reinterpret_cast<const double*>(model.prepared)[0]),
+      largest_centroid(reinterpret_cast<const double*>(model.prepared)[1]),
+      words(reinterpret_cast<const float*>(model.prepared + kCacheLineBytes)) {
+  const core::ivf_pq_shape& shape = model.shape;
+  centroids.blocks = divide_up(shape.nlist, kCentroidBlock);
+  centroids.dim = shape.dim;
+  centroids.elements = words + round_up(shape.codebook_size() * 4, kCacheLineBytes) / 4;
+  centroids.offsets = centroids.elements + centroids.blocks * kCentroidBlock * shape.dim;
+}
+
+double coarse_bound(const core::ivf_pq_model& model, const float* query) {
+  const core::ivf_pq_shape& shape = model.shape;
+  const double norm = std::sqrt(squared_norm(query, shape.dim));
+  const double largest = prepared_model(model).largest_probe;
+  const double scale = shape.metric == metric::l2 ? (norm + largest) * (norm + largest) : norm * largest;
+  if (!(scale <= kMostCertain && norm <= kMostCertain)) return std::numeric_limits<double>::infinity();
+  return kRounding * (3.0 * static_cast<double>(shape.dim) + kOfTheRest) * scale +
+         static_cast<double>(shape.dim + kCacheLineBytes) * kUnderflow * (1.0 + norm);
+}
 
 float term_of(const core::ivf_pq_model& model, std::int64_t list, const std::uint8_t* codes, double& squares) {
   const core::ivf_pq_shape& shape = model.shape;

@@ -11,15 +11,22 @@
 
 namespace shortlist::cpu {
 
-/// What `prepare` makes of a model: a number, then the codewords as lane_codewords has them.
+/// What `prepare` makes of a model: two numbers, then the codewords as lane_codewords has them, and the centroids as
+/// lane_centroids has them: with their squared norms under squared L2, as queries are compared with them.
 struct prepared_model {
-  double largest_centroid = 0.0;  ///< norm
+  double largest_probe = 0.0;     ///< norm of any centroid
+  double largest_centroid = 0.0;  ///< the same if it takes part in what codes stand for, else 0
   const float* words = nullptr;
+  lane_centroids centroids;
 
   static std::int64_t bytes(const core::ivf_pq_shape& shape);
   static void write(const core::ivf_pq_model& model, std::byte* to);
   explicit prepared_model(const core::ivf_pq_model& model);
 };
+
+/// How far the score of any centroid, oriented, may be from coarse_estimates' less what all have in common; infinity if
+/// nothing is known.
+double coarse_bound(const core::ivf_pq_model& model, const float* query);
 
 /// What of a row's score does not depend on the query: |w|^2 + 2 c.w under squared L2, else 0; NaN if that is no fp32
 /// number. Adds the square of w's norm to `squares`.

@@ -57,7 +57,26 @@ struct candidate_list {
   std::int64_t room = 0;
 };
 
+/// Centroids, transposed: [blocks][dim][kCentroidBlock], so that lanes are centroids.
+inline constexpr std::int64_t kCentroidBlock = 16;
+struct lane_centroids {
+  const float* elements = nullptr;
+  const float* offsets = nullptr;  ///< [blocks * kCentroidBlock]; infinity behind the last centroid
+  std::int64_t blocks = 0;
+  std::int64_t dim = 0;
+};
+
+inline constexpr std::int64_t kCoarseQueries = 6;  ///< that meet a block of centroids at a time
+
 struct ivf_pq_kernels {
+  /// out[q * out_stride + c] = offset c + factor * dot(query q, centroid c), for one block and up to kCoarseQueries.
+  void (*coarse_estimates)(const lane_centroids& centroids, std::int64_t block, const float* queries,
+                           std::int64_t stride, std::int64_t count, float factor, float* out, std::int64_t out_stride);
+  /// least[g] of values[g], values[g + groups], ...; both are multiples of kCentroidBlock.
+  void (*least_of_groups)(const float* values, std::int64_t count, std::int64_t groups, float* least);
+  /// Numbers of the values that are at most `limit`; returns how many.
+  std::int64_t (*numbers_below)(const float* values, std::int64_t count, float limit, std::uint32_t* numbers);
+
   /// codes[i * code_stride] of the piece of row i, which begins at pieces + i * stride: the nearest of one piece's
   /// codewords.
   void (*encode)(const lane_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,

@@ -9,6 +9,34 @@
 namespace shortlist::cpu {
 namespace {
 
+void coarse_estimates(const lane_centroids& centroids, std::int64_t block, const float* queries, std::int64_t stride,
+                      std::int64_t count, float factor, float* out, std::int64_t out_stride) {
+  const float* elements = centroids.elements + block * centroids.dim * kCentroidBlock;
+  for (std::int64_t q = 0; q < count; ++q) {
+    for (std::int64_t c = 0; c < kCentroidBlock; ++c) {
+      float sum = 0.0f;
+      for (std::int64_t i = 0; i < centroids.dim; ++i) {
+        sum = std::fma(queries[q * stride + i], elements[i * kCentroidBlock + c], sum);
+      }
+      const std::int64_t number = block * kCentroidBlock + c;
+      out[q * out_stride + number] = std::fma(factor, sum, centroids.offsets[number]);
+    }
+  }
+}
+
+void least_of_groups(const float* values, std::int64_t count, std::int64_t groups, float* least) {
+  std::copy_n(values, groups, least);
+  for (std::int64_t i = groups; i < count; ++i) least[i % groups] = std::min(least[i % groups], values[i]);
+}
+
+std::int64_t numbers_below(const float* values, std::int64_t count, float limit, std::uint32_t* numbers) {
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (values[i] <= limit) numbers[found++] = static_cast<std::uint32_t>(i);
+  }
+  return found;
+}
+
 void encode(const lane_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
             std::uint8_t* codes, std::int64_t code_stride) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -95,8 +123,13 @@ std::int64_t scan_list(const list_filter& filter, const list_span& list, std::in
 }  // namespace
 
 const ivf_pq_kernels& scalar_ivf_pq_kernels() {
-  static constexpr ivf_pq_kernels kKernels = {
-      .encode = encode, .make_table = make_table, .make_bytes = make_bytes, .scan_list = scan_list};
+  static constexpr ivf_pq_kernels kKernels = {.coarse_estimates = coarse_estimates,
+                                              .least_of_groups = least_of_groups,
+                                              .numbers_below = numbers_below,
+                                              .encode = encode,
+                                              .make_table = make_table,
+                                              .make_bytes = make_bytes,
+                                              .scan_list = scan_list};
   return kKernels;
 }
 

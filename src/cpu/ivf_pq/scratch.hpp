@@ -9,6 +9,7 @@
 #include "cpu/flat/search.hpp"
 #include "cpu/ivf_pq/filter.hpp"
 #include "cpu/ivf_pq/parts.hpp"
+#include "cpu/ivf_pq/probe.hpp"
 #include "cpu/memory.hpp"
 
 namespace shortlist::cpu {
@@ -102,14 +103,18 @@ class ivf_pq_scratch final : public core::scratch {
     const std::int64_t team = memory.team(group);
     allocations_ += probes.reserve(group * nprobe * 8);
     allocations_ += probe_scores.reserve(group * nprobe * 4);
+    if (probes_by_estimates(shape, group)) {
+      const std::int64_t parts = std::min(slots, divide_up(group, kProbeQueries));
+      allocations_ += probing.reserve(parts * probe_bytes(shape));
+    }
     allocations_ += pairs.reserve(slots * team * nprobe * static_cast<std::int64_t>(sizeof(probe_pair)));
     allocations_ += queries.reserve(slots * team * memory.bytes);
     allocations_ += decoded.reserve(slots * core::kPageRows * decoded_stride(shape.dim) * 4);
   }
 
   std::int64_t bytes() const noexcept override {
-    return coarse_->bytes() + turned.bytes() + probes.bytes() + probe_scores.bytes() + pairs.bytes() + queries.bytes() +
-           decoded.bytes();
+    return coarse_->bytes() + turned.bytes() + probes.bytes() + probe_scores.bytes() + probing.bytes() + pairs.bytes() +
+           queries.bytes() + decoded.bytes();
   }
   std::int64_t device_allocations() const noexcept override { return allocations_ + coarse_->device_allocations(); }
 
@@ -121,6 +126,7 @@ class ivf_pq_scratch final : public core::scratch {
 
   growing_memory turned;                // queries [group, dim], with a rotation
   growing_memory probes, probe_scores;  // [group, nprobe]
+  growing_memory probing;               // [slots]
   growing_memory pairs;                 // [slots, team * nprobe]
   growing_memory queries;               // query_memory [slots, team]
   growing_memory decoded;               // rows [slots, 32]

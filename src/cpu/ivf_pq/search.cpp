@@ -13,9 +13,13 @@
 #include "core/plan.hpp"
 #include "core/score.hpp"
 #include "cpu/ivf_pq/candidates.hpp"
+#include "cpu/ivf_pq/probe.hpp"
 
 namespace shortlist::cpu {
 namespace {
+
+/// In place of the first list of a part of a batch that estimates could not probe.
+constexpr std::int64_t kNotProbed = -1;
 
 /// Rows of queries: the caller's, or turned ones.
 struct query_rows {
@@ -58,6 +62,7 @@ class searcher {
 
   void turn_queries(std::int64_t first, std::int64_t count);
   void probe(std::int64_t first, std::int64_t count);
+  void probe_flat(std::int64_t q, std::int64_t count);
   std::int64_t list_at(std::int64_t q, std::int64_t n) const {
     return memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
   }
@@ -108,12 +113,40 @@ void searcher::turn_queries(std::int64_t first, std::int64_t count) {
 /// The lists of the group's queries, best first.
 void searcher::probe(std::int64_t first, std::int64_t count) {
   turn_queries(first, count);
-  const core::flat_request request = {.queries = turned_.data,
+  if (!probes_by_estimates(shape_, count)) {
+    probe_flat(0, count);
+    return;
+  }
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> all{true};
+  const std::int64_t parts = divide_up(count, kProbeQueries);
+  for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), parts)), [&](int slot) {
+    std::byte* memory = memory_.probing.as<std::byte>() + slot * probe_bytes(shape_);
+    for (std::int64_t q = next.fetch_add(kProbeQueries); q < count; q = next.fetch_add(kProbeQueries)) {
+      const std::int64_t part = std::min(kProbeQueries, count - q);
+      std::int64_t* lists = memory_.probes.as<std::int64_t>() + q * request_.nprobe;
+      if (probe_by_estimates(model_, turned_.at(q), turned_.stride, part, request_.nprobe, memory,
+                             memory_.probe_scores.as<float>() + q * request_.nprobe, lists)) {
+        continue;
+      }
+      *lists = kNotProbed;
+      all = false;
+    }
+  });
+  if (all) return;
+  for (std::int64_t q = 0; q < count; q += kProbeQueries) {
+    if (list_at(q, 0) == kNotProbed) probe_flat(q, std::min(kProbeQueries, count - q));
+  }
+}
+
+/// The same for queries [q, q + count) of the group by a flat search.
+void searcher::probe_flat(std::int64_t q, std::int64_t count) {
+  const core::flat_request request = {.queries = turned_.at(q),
                                       .query_stride = turned_.stride,
                                       .query_count = count,
                                       .k = request_.nprobe,
-                                      .scores = memory_.probe_scores.as<float>(),
-                                      .ids = memory_.probes.as<std::int64_t>()};
+                                      .scores = memory_.probe_scores.as<float>() + q * request_.nprobe,
+                                      .ids = memory_.probes.as<std::int64_t>() + q * request_.nprobe};
   flat_search(core::choose_flat_algorithm(device_kind::cpu, core::shape_of(model_.probes, request)), memory_.coarse(),
               model_.probes, request);
 }

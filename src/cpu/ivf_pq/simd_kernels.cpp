@@ -1,5 +1,7 @@
 // IVF-PQ in vector instructions: one source for AVX-512, AVX2 and NEON.
 //
+// coarse_estimates: lanes are centroids; a block of them meets six queries, whose sums fill the registers.
+//
 // encode, make_table: lanes are codewords, so that each distance is summed by itself, in the defined order; every lane
 // keeps its nearest codeword and the nearest of the lanes is found at the end.
 //
@@ -34,6 +36,75 @@ using vector = hn::Vec<float_tag>;
 using ints = hn::Vec<decltype(kInts)>;
 
 constexpr int kLanes = HWY_LANES(float);
+
+#undef SHORTLIST_INLINE_LAMBDA
+#define SHORTLIST_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
+template <class Body, int... I>
+HWY_INLINE void unroll_over(Body&& body, std::integer_sequence<int, I...>) {
+  (body(std::integral_constant<int, I>()), ...);
+}
+
+/// body(0), ..., body(Count - 1), with constants: arrays that they index stay in registers.
+template <int Count, class Body>
+HWY_INLINE void unroll(Body&& body) {
+  unroll_over(body, std::make_integer_sequence<int, Count>());
+}
+
+// ---- lists
+
+void coarse_estimates(const lane_centroids& centroids, std::int64_t block, const float* queries, std::int64_t stride,
+                      std::int64_t count, float factor, float* out, std::int64_t out_stride) {
+  constexpr int kVectors = static_cast<int>(kCentroidBlock) / kLanes;
+  constexpr int kQueries = static_cast<int>(kCoarseQueries);
+  const float* query[kQueries];
+  for (int q = 0; q < kQueries; ++q) query[q] = queries + (q < count ? q : 0) * stride;
+  const float* elements = centroids.elements + block * centroids.dim * kCentroidBlock;
+  vector sums[kQueries * kVectors];
+  unroll<kQueries * kVectors>([&](auto i) SHORTLIST_INLINE_LAMBDA { sums[i] = hn::Zero(kFloats); });
+  for (std::int64_t i = 0; i < centroids.dim; ++i, elements += kCentroidBlock) {
+    vector element[kVectors];
+    unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA { element[v] = hn::Load(kFloats, elements + v * kLanes); });
+    unroll<kQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+      const vector of_query = hn::Set(kFloats, query[q][i]);
+      unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
+        sums[q * kVectors + v] = hn::MulAdd(of_query, element[v], sums[q * kVectors + v]);
+      });
+    });
+  }
+  const float* offsets = centroids.offsets + block * kCentroidBlock;
+  out += block * kCentroidBlock;
+  unroll<kQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+    if (q >= count) return;
+    unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
+      const vector offset = hn::Load(kFloats, offsets + v * kLanes);
+      hn::StoreU(hn::MulAdd(hn::Set(kFloats, factor), sums[q * kVectors + v], offset), kFloats,
+                 out + q * out_stride + v * kLanes);
+    });
+  });
+}
+
+void least_of_groups(const float* values, std::int64_t count, std::int64_t groups, float* least) {
+  for (std::int64_t g = 0; g < groups; g += kLanes) {
+    vector low = hn::LoadU(kFloats, values + g);
+    for (std::int64_t i = g + groups; i < count; i += groups) low = hn::Min(low, hn::LoadU(kFloats, values + i));
+    hn::StoreU(low, kFloats, least + g);
+  }
+}
+
+std::int64_t numbers_below(const float* values, std::int64_t count, float limit, std::uint32_t* numbers) {
+  const vector most = hn::Set(kFloats, limit);
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const vector v = hn::LoadU(kFloats, values + i);
+    if (HWY_LIKELY(hn::AllFalse(kFloats, hn::Le(v, most)))) continue;
+    for (std::int64_t lane = i; lane < i + kLanes; ++lane) {
+      numbers[found] = static_cast<std::uint32_t>(lane);
+      found += values[lane] <= limit ? 1 : 0;
+    }
+  }
+  return found;
+}
 
 // ---- encoding
 
@@ -147,20 +218,6 @@ constexpr int kByteLanes = static_cast<int>(HWY_MIN(HWY_LANES(std::uint8_t), 32)
 constexpr int kParts = kStrip / kByteLanes;  // vectors of a strip
 constexpr std::int64_t kLineBytes = 64;
 constexpr float kHighestSum = 32'767.0f;  // of bytes, which the tables keep to
-
-#undef SHORTLIST_INLINE_LAMBDA
-#define SHORTLIST_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
-
-template <class Body, int... I>
-HWY_INLINE void unroll_over(Body&& body, std::integer_sequence<int, I...>) {
-  (body(std::integral_constant<int, I>()), ...);
-}
-
-/// body(0), ..., body(Count - 1), with constants: arrays that they index stay in registers.
-template <int Count, class Body>
-HWY_INLINE void unroll(Body&& body) {
-  unroll_over(body, std::make_integer_sequence<int, Count>());
-}
 
 /// Entries of 16 << Upper codewords for codes of 4 + Upper bits.
 template <int Upper>
@@ -286,8 +343,13 @@ std::int64_t scan_list(const list_filter& filter, const list_span& list, std::in
   }
 }
 
-const ivf_pq_kernels kIvfPqKernels = {
-    .encode = encode, .make_table = make_table, .make_bytes = make_bytes, .scan_list = scan_list};
+const ivf_pq_kernels kIvfPqKernels = {.coarse_estimates = coarse_estimates,
+                                      .least_of_groups = least_of_groups,
+                                      .numbers_below = numbers_below,
+                                      .encode = encode,
+                                      .make_table = make_table,
+                                      .make_bytes = make_bytes,
+                                      .scan_list = scan_list};
 
 #endif
 }  // namespace shortlist::cpu::HWY_NAMESPACE
