@@ -14,8 +14,6 @@ constexpr std::int64_t kRowsAhead = 3;
 /// Above the key of any score: rows that surely belong to the best.
 constexpr std::uint32_t kSureKey = ~0u;
 
-constexpr auto kByEstimate = [](const candidate& a, const candidate& b) { return a.estimate < b.estimate; };
-
 }  // namespace
 
 candidate_rows::candidate_rows(query_scan& scan, candidate* rows, std::int64_t room, best_rows found)
@@ -23,14 +21,14 @@ candidate_rows::candidate_rows(query_scan& scan, candidate* rows, std::int64_t r
   pending_.room = std::min(capacity_, wanted_ + std::max(wanted_, kRowsBetweenCuts));
 }
 
-void candidate_rows::scan_list(float base, const list_span& list, float* decoded) {
+void candidate_rows::scan_list(float base, const list_span& list, const slot_buffers& buffers) {
   const ivf_pq_kernels& kernels = current_ivf_pq_kernels();
   const std::int64_t pages = divide_up(list.rows, core::kPageRows);
   for (std::int64_t page = 0;;) {
     const list_filter filter = scan_.filter.of_list(base, scan_.limit.load(std::memory_order_relaxed));
     page = kernels.scan_list(filter, list, page, pending_);
     if (page == pages) return;
-    make_room(decoded);
+    make_room(buffers);
   }
 }
 
@@ -47,25 +45,32 @@ void candidate_rows::drop_above(float limit) {
   pending_.size = end - pending_.rows;
 }
 
+/// The estimate that would stand at `rank` if they were sorted.
+float candidate_rows::estimate_of_rank(std::int64_t rank, const slot_buffers& buffers) const {
+  float* estimates = buffers.estimates;
+  for (std::int64_t i = 0; i < pending_.size; ++i) estimates[i] = pending_.rows[i].estimate;
+  std::nth_element(estimates, estimates + rank, estimates + pending_.size);
+  return estimates[rank];
+}
+
 /// Drops what is above the best rows' estimates by more than estimates can be wrong.
-void candidate_rows::cut_by_estimates(double spread) {
+void candidate_rows::cut_by_estimates(double spread, const slot_buffers& buffers) {
   if (found_.size() == 0 && pending_.size > wanted_ && wanted_ > 0) {
-    std::nth_element(pending_.rows, pending_.rows + wanted_ - 1, pending_.rows + pending_.size, kByEstimate);
-    lower_limit(static_cast<double>(pending_.rows[wanted_ - 1].estimate) + spread);
+    lower_limit(static_cast<double>(estimate_of_rank(wanted_ - 1, buffers)) + spread);
   }
   drop_above(scan_.limit.load(std::memory_order_relaxed));
 }
 
-void candidate_rows::make_room(float* decoded) {
-  cut_by_estimates(scan_.filter.steps_bound());
-  if (pending_.size > capacity_ / 2) score_all(decoded);
+void candidate_rows::make_room(const slot_buffers& buffers) {
+  cut_by_estimates(scan_.filter.steps_bound(), buffers);
+  if (pending_.size > capacity_ / 2) score_all(buffers);
   pending_.room = std::min(capacity_, pending_.size + std::max(pending_.size, kRowsBetweenCuts) + core::kPageRows);
 }
 
-void candidate_rows::score_all(float* decoded) {
+void candidate_rows::score_all(const slot_buffers& buffers) {
   for (std::int64_t first = 0; first < pending_.size; first += core::kPageRows) {
-    scan_.scorer.add(scan_.query, pending_.rows + first, std::min(core::kPageRows, pending_.size - first), decoded,
-                     found_);
+    scan_.scorer.add(scan_.query, pending_.rows + first, std::min(core::kPageRows, pending_.size - first),
+                     buffers.decoded, found_);
   }
   scored_ += pending_.size;
   pending_.size = 0;
@@ -74,23 +79,20 @@ void candidate_rows::score_all(float* decoded) {
   lower_limit(scan_.filter.oriented(found_.least(), scan_.query.inverse_norm) + scan_.filter.bound());
 }
 
-void candidate_rows::join(const candidate_rows& other, float* decoded) {
+void candidate_rows::join(const candidate_rows& other, const slot_buffers& buffers) {
   for (std::int64_t i = 0; i < other.found_.size(); ++i) found_.add(other.found_.keys()[i]);
   found_.cut();
   for (std::int64_t i = 0; i < other.pending_.size; ++i) {
-    if (pending_.size == pending_.room) make_room(decoded);
+    if (pending_.size == pending_.room) make_room(buffers);
     pending_.rows[pending_.size++] = other.pending_.rows[i];
   }
   scored_ += other.scored_;
 }
 
 /// Moves rows that are among the best whatever the others' scores are to found(), without theirs.
-void candidate_rows::keep_sure() {
+void candidate_rows::keep_sure(const slot_buffers& buffers) {
   float below = std::numeric_limits<float>::infinity();
-  if (pending_.size > wanted_) {
-    std::nth_element(pending_.rows, pending_.rows + wanted_, pending_.rows + pending_.size, kByEstimate);
-    below = pending_.rows[wanted_].estimate;
-  }
+  if (pending_.size > wanted_) below = estimate_of_rank(wanted_, buffers);
   const double spread = 2.0 * scan_.filter.bound();
   const candidate* rest = std::partition(pending_.rows, pending_.rows + pending_.size, [&](const candidate& row) {
     if (!(static_cast<double>(row.estimate) + spread < static_cast<double>(below))) return true;
@@ -100,16 +102,16 @@ void candidate_rows::keep_sure() {
   pending_.size = rest - pending_.rows;
 }
 
-void candidate_rows::finish(bool only_the_set, float* decoded) {
-  cut_by_estimates(scan_.filter.steps_bound());
+void candidate_rows::finish(bool only_the_set, const slot_buffers& buffers) {
+  cut_by_estimates(scan_.filter.steps_bound(), buffers);
   for (std::int64_t i = 0; i < pending_.size; ++i) {
     if (i + kRowsAhead < pending_.size) scan_.scorer.fetch(pending_.rows[i + kRowsAhead]);
     candidate& row = pending_.rows[i];
     row.estimate = scan_.filter.estimate(row.base, scan_.scorer.page_of(row), row.place % core::kPageRows);
   }
-  cut_by_estimates(2.0 * scan_.filter.bound());
-  if (only_the_set && found_.size() == 0) keep_sure();
-  score_all(decoded);
+  cut_by_estimates(2.0 * scan_.filter.bound(), buffers);
+  if (only_the_set && found_.size() == 0) keep_sure(buffers);
+  score_all(buffers);
 }
 
 }  // namespace shortlist::cpu

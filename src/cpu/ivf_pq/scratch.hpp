@@ -51,19 +51,19 @@ constexpr std::int64_t query_capacity(const core::ivf_pq_shape& shape) {
 
 /// The memory of one query that is scanned, in bytes from its beginning.
 struct query_memory {
-  std::int64_t query_at = 0;  ///< padded
+  std::int64_t candidates = 0;  ///< that there is room for
+  std::int64_t query_at = 0;    ///< padded
   std::int64_t tables_at = 0;
   std::int64_t candidates_at = 0;
   std::int64_t keys_at = 0;
   std::int64_t bytes = 0;
 
   query_memory(const core::ivf_pq_shape& shape, std::int64_t looked_for, std::int64_t rows)
-      : query_at(kStateBytes),
+      : candidates(candidate_capacity(looked_for, rows)),
+        query_at(kStateBytes),
         tables_at(query_at + query_capacity(shape) * 4),
         candidates_at(tables_at + table_sizes(shape).bytes()),
-        keys_at(candidates_at +
-                round_up(candidate_capacity(looked_for, rows) * static_cast<std::int64_t>(sizeof(candidate)),
-                         kCacheLineBytes)),
+        keys_at(candidates_at + round_up(candidates * static_cast<std::int64_t>(sizeof(candidate)), kCacheLineBytes)),
         bytes(keys_at + key_capacity(looked_for) * 8) {}
 
   /// Queries that a slot scans together, of `count` for all slots.
@@ -109,12 +109,13 @@ class ivf_pq_scratch final : public core::scratch {
     }
     allocations_ += pairs.reserve(slots * team * nprobe * static_cast<std::int64_t>(sizeof(probe_pair)));
     allocations_ += queries.reserve(slots * team * memory.bytes);
+    allocations_ += estimates.reserve(slots * memory.candidates * 4);
     allocations_ += decoded.reserve(slots * core::kPageRows * decoded_stride(shape.dim) * 4);
   }
 
   std::int64_t bytes() const noexcept override {
     return coarse_->bytes() + turned.bytes() + probes.bytes() + probe_scores.bytes() + probing.bytes() + pairs.bytes() +
-           queries.bytes() + decoded.bytes();
+           queries.bytes() + estimates.bytes() + decoded.bytes();
   }
   std::int64_t device_allocations() const noexcept override { return allocations_ + coarse_->device_allocations(); }
 
@@ -129,6 +130,7 @@ class ivf_pq_scratch final : public core::scratch {
   growing_memory probing;               // [slots]
   growing_memory pairs;                 // [slots, team * nprobe]
   growing_memory queries;               // query_memory [slots, team]
+  growing_memory estimates;             // [slots, candidates of a query]
   growing_memory decoded;               // rows [slots, 32]
 
  private:

@@ -41,7 +41,6 @@ class searcher {
         page_bytes_(page_layout(model.shape).bytes()),
         strips_(page_layout(model.shape).strips),
         wanted_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
-        room_(candidate_capacity(wanted_, lists.rows)),
         layout_(model.shape, wanted_, lists.rows),
         team_(layout_.team(std::min(request.query_count, kMaxQueryGroup))) {}
 
@@ -49,8 +48,9 @@ class searcher {
 
  private:
   // Memory of a slot, and of query t of its team.
-  float* decoded_at(int slot) const {
-    return memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim);
+  slot_buffers buffers_at(int slot) const {
+    return {memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim),
+            memory_.estimates.as<float>() + slot * layout_.candidates};
   }
   std::byte* query_at(int slot, std::int64_t t) const {
     return memory_.queries.as<std::byte>() + (slot * team_ + t) * layout_.bytes;
@@ -70,7 +70,8 @@ class searcher {
   query_scan& begin(std::byte* query, std::int64_t q) const;
   candidate_rows& candidates_for(query_scan& scan, std::byte* query) const;
   float base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const;
-  void scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows, float* decoded) const;
+  void scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows,
+                  const slot_buffers& buffers) const;
   void scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n);
 
   void answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count);
@@ -88,7 +89,6 @@ class searcher {
   const std::int64_t page_bytes_;
   const std::int64_t strips_;
   const std::int64_t wanted_;  // rows, by their codes
-  const std::int64_t room_;    // candidates of a query
   const query_memory layout_;
   const std::int64_t team_;  // queries that a slot scans together
   query_rows turned_;        // of the group
@@ -159,8 +159,8 @@ query_scan& searcher::begin(std::byte* query, std::int64_t q) const {
 
 candidate_rows& searcher::candidates_for(query_scan& scan, std::byte* query) const {
   static_assert(sizeof(query_scan) + sizeof(candidate_rows) <= kStateBytes && alignof(query_scan) == 8);
-  return *new (query + sizeof(query_scan))
-      candidate_rows(scan, reinterpret_cast<candidate*>(query + layout_.candidates_at), room_, found_at(query));
+  return *new (query + sizeof(query_scan)) candidate_rows(
+      scan, reinterpret_cast<candidate*>(query + layout_.candidates_at), layout_.candidates, found_at(query));
 }
 
 /// What the estimates of the rows of a query's n-th list begin at.
@@ -174,7 +174,7 @@ float searcher::base_of(const query_scan& scan, std::int64_t q, std::int64_t n) 
 }
 
 void searcher::scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows,
-                          float* decoded) const {
+                          const slot_buffers& buffers) const {
   const std::int64_t list = list_at(q, n);
   rows.scan_list(base_of(scan, q, n),
                  {.pages = lists_.pages,
@@ -183,7 +183,7 @@ void searcher::scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, cand
                   .strips = strips_,
                   .rows = lists_.sizes[list],
                   .list = static_cast<std::uint32_t>(list)},
-                 decoded);
+                 buffers);
 }
 
 /// The lists of places [first_n, end_n) of the team's queries, which begin at q.
@@ -201,7 +201,7 @@ void searcher::scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int
   for (std::int64_t i = 0; i < size; ++i) {
     std::byte* query = query_at(slot, pairs[i].query);
     scan_probe(*reinterpret_cast<query_scan*>(query), q + pairs[i].query, pairs[i].n,
-               *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)), decoded_at(slot));
+               *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)), buffers_at(slot));
   }
 }
 
@@ -220,7 +220,7 @@ void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::in
       continue;
     }
     auto& rows = *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan));
-    rows.finish(request_.refine_ratio > 0, decoded_at(slot));
+    rows.finish(request_.refine_ratio > 0, buffers_at(slot));
     decoded_rows_ += rows.scored();
     finish(slot, query, first + q + t, rows.found());
   }
@@ -241,11 +241,11 @@ void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
   std::atomic<std::int64_t> next{0};
   for_each_slot(slots, [&](int slot) {
     candidate_rows& own = candidates_for(scan, query_at(slot, 0));
-    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own, decoded_at(slot));
+    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own, buffers_at(slot));
   });
   candidate_rows& all = *rows_of(0);
-  for (int slot = 1; slot < slots; ++slot) all.join(*rows_of(slot), decoded_at(0));
-  all.finish(request_.refine_ratio > 0, decoded_at(0));
+  for (int slot = 1; slot < slots; ++slot) all.join(*rows_of(slot), buffers_at(0));
+  all.finish(request_.refine_ratio > 0, buffers_at(0));
   decoded_rows_ += all.scored();
   finish(0, query, first + q, all.found());
 }
@@ -256,7 +256,7 @@ void searcher::answer_by_decoding(int slot, std::byte* query, std::int64_t first
   best_rows found = found_at(query);
   std::int64_t rows = 0;
   for (std::int64_t n = 0; n < request_.nprobe; ++n) {
-    rows += scorer_.add_list(padded, list_at(q, n), decoded_at(slot), found);
+    rows += scorer_.add_list(padded, list_at(q, n), buffers_at(slot).decoded, found);
   }
   found.cut();
   decoded_rows_ += rows;
@@ -267,8 +267,8 @@ void searcher::answer_by_decoding(int slot, std::byte* query, std::int64_t first
 /// Refines what was found, sorts it and writes the k best.
 void searcher::finish(int slot, std::byte* query, std::int64_t number, best_rows& found) const {
   if (request_.refine_ratio > 0) {
-    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)), decoded_at(slot),
-                   found);
+    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)),
+                   buffers_at(slot).decoded, found);
   }
   const std::int64_t count = std::min(found.size(), request_.k);
   std::partial_sort(found.keys(), found.keys() + count, found.keys() + found.size(), std::greater<>());
