@@ -56,8 +56,9 @@ struct ivf_pq_options {
   element_type type = element_type::f32;  ///< rows of this type only may be added
   std::int64_t nlist = 1024;
   code_kind code = code_kind::pq;
-  std::int64_t pq_dim = 0;  ///< pieces, each of ceil(dim / pq_dim) elements, the last padded with 0; 0: ceil(dim / 2)
-  int pq_bits = 8;          ///< 4 to 8
+  /// Of product codes: pieces, each of ceil(dim / pq_dim) elements, the last padded with 0; 0: ceil(dim / 2).
+  std::int64_t pq_dim = 0;
+  int pq_bits = 8;  ///< of product codes: 4 to 8
   encoded encodes = encoded::residual;
   shortlist::rotation rotation = shortlist::rotation::none;
   kept_rows rows = kept_rows::none;
@@ -76,7 +77,8 @@ enum class proceed : std::uint8_t { yes, no };
 struct train_options {
   std::int64_t iterations = 10;     ///< of k-means, for the centroids; twice as many for the codebook
   std::int64_t rows_per_list = 64;  ///< at most so many rows a list are trained with, a spread over those given
-  std::function<proceed(const train_progress&)> progress;  ///< `no` ends the training with `cancelled`
+  /// Called after every step; `no` ends the training with `cancelled`.
+  std::function<proceed(const train_progress&)> progress = nullptr;
 };
 
 /// What searches did. A search adds to it, so that several can share one; it begins at zero.
@@ -137,7 +139,7 @@ class ivf_pq_index {
   ivf_pq_index& operator=(ivf_pq_index&&) noexcept;
 
   device where() const noexcept;
-  const ivf_pq_options& options() const noexcept;  ///< with pq_dim as chosen
+  const ivf_pq_options& options() const noexcept;  ///< with pq_dim and pq_bits as chosen
   std::int64_t rows() const noexcept;
   bool is_trained() const noexcept;
   ivf_pq_memory memory() const;
@@ -145,7 +147,8 @@ class ivf_pq_index {
 
   /// Finds centroids and codebook. The same rows and seed give the same bits on every device.
   /// @param vectors [n, dim] in host memory, of any element type; n >= nlist, and >= 2^pq_bits for product codes.
-  /// @throws invalid_argument if rows are too few or not finite, or the index holds rows; cancelled; out_of_memory.
+  /// @throws invalid_argument if rows are too few, not finite or so large that their differences may not be, or the
+  ///         index holds rows; cancelled; out_of_memory.
   void train(any_matrix_view vectors, const train_options& options = {});
 
   /// Appends rows from host memory. The label of a row is its position unless `ids` gives one.
@@ -160,13 +163,25 @@ class ivf_pq_index {
   /// Asynchronous on the index's device: fp32 queries and `out` lie in its memory. Lists shorter than k are padded.
   void search(const stream& s, any_matrix_view queries, const ivf_pq_search_options& options, search_output out) const;
 
-  /// Sets memory aside for rows up to max_rows, in lists that grow about evenly.
+  /// Sets memory aside for rows up to max_rows, however they spread over the lists.
+  /// @throws invalid_argument if max_rows is below 0 or 2^32 or more, out_of_memory.
   void reserve(std::int64_t max_rows);
+  /// Drops all rows; what was trained and the memory for codes and rows stay.
+  void clear();
 
-  /// Writes a safetensors file beside `path` and renames it when it is on disk. @throws io_error.
+  /// Writes a safetensors file beside `path` and renames it when it is on disk.
+  /// @throws invalid_argument if the index is not trained, io_error.
   void save(const std::filesystem::path& path) const;
+  /// Adds this index's rows behind those of the index file at `path`, which must have been trained as this one was: by
+  /// a file beside it that `path` then names. What is there is not written again, and a crash leaves it as it was. A
+  /// row without an id of its own is labelled by its position in the whole. One writer at a time.
+  /// @throws invalid_argument if the two differ in what was trained or how rows are kept, or an id is in use there;
+  ///         io_error, corrupt_file.
+  void append_to(const std::filesystem::path& path) const;
   /// Reads an index, from whichever device it was saved, onto `where`. @throws io_error, corrupt_file, out_of_memory.
   static ivf_pq_index load(device where, const std::filesystem::path& path, verify checks = verify::full);
+  /// The same without the rows: what was trained, ready for others.
+  static ivf_pq_index load_trained(device where, const std::filesystem::path& path, verify checks = verify::full);
 
  private:
   struct impl;

@@ -87,6 +87,14 @@ class ivf_pq_ops {
   /// Writes model.prepared, from everything else of it.
   virtual void prepare(void* stream, const ivf_pq_model& model, std::byte* prepared) = 0;
 
+  // Lists of rows.
+  /// Scratch for `assign` of at most `max_rows` rows at once to the lists of such centroids.
+  virtual std::unique_ptr<scratch> make_assign_scratch(const flat_corpus& centroids, std::int64_t max_rows) = 0;
+  /// The list of each of rows [n, dim]: the nearest of the centroids, which are there under squared L2. `lists` [n].
+  /// Centroids may have changed since the scratch was made, but not in shape.
+  virtual void assign(void* stream, scratch& memory, const flat_corpus& centroids, const float* rows, std::int64_t n,
+                      std::int64_t* lists) = 0;
+
   // Rows.
   /// Numbers of the first rows, at most `limit`, that have an element that is not finite. Complete on return.
   virtual std::vector<std::int64_t> rows_not_finite(void* stream, const any_matrix_view& rows, std::int64_t limit) = 0;

@@ -11,6 +11,7 @@
 #include "core/plan.hpp"
 #include "index/checks.hpp"
 #include "index/flat_index_impl.hpp"
+#include "index/queued_use.hpp"
 #include "index/widen.hpp"
 
 namespace shortlist {
@@ -45,28 +46,6 @@ void check_device_queries(const any_matrix_view& queries) {
 void check_workspace_limit(std::string_view what, std::int64_t value, std::int64_t limit, std::string_view name) {
   if (value > limit) core::throw_invalid(what, value, fmt::format("up to {}, the workspace's {}", limit, name));
 }
-
-/// After a search on a caller's stream has been queued, whoever uses the slot next is ordered after it.
-class queued_use {
- public:
-  queued_use(core::backend& backend, const index::slot& used, void* stream)
-      : backend_(backend), slot_(used), stream_(stream) {
-    backend_.order_after(stream_, slot_.own.native());
-  }
-  queued_use(const queued_use&) = delete;
-  queued_use& operator=(const queued_use&) = delete;
-  ~queued_use() {
-    try {
-      backend_.order_after(slot_.own.native(), stream_);
-    } catch (...) {  // only a device that has failed refuses this: nothing runs there any more
-    }
-  }
-
- private:
-  core::backend& backend_;
-  const index::slot& slot_;
-  void* stream_;
-};
 
 }  // namespace
 
@@ -183,7 +162,7 @@ std::int64_t flat_index::impl::search_queued(void* on, const any_matrix_view& qu
   const auto taken = slots.take({.max_rows = corpus.count, .max_queries = queries.rows, .max_k = k}, store.capacity());
   const std::int64_t batch = std::min(queries.rows, taken->limits.max_queries);
   const std::int64_t stride = index::stride_of(queries);
-  const queued_use ordered(backend, *taken, on);
+  const index::queued_use ordered(backend, taken->own.native(), on);
   for (std::int64_t first = 0; first < queries.rows; first += batch) {
     const std::int64_t count = std::min(batch, queries.rows - first);
     backend.flat_search(

@@ -13,6 +13,7 @@
 
 #include "core/order.hpp"
 #include "index/checks.hpp"
+#include "index/file_parts.hpp"
 #include "index/flat_index_impl.hpp"
 #include "io/safetensors.hpp"
 #include "shortlist/error.hpp"
@@ -26,8 +27,6 @@ constexpr const char* kFormatVersion = "1";
 constexpr const char* kVectors = "vectors";
 constexpr const char* kIds = "ids";
 constexpr const char* kIdsDtype = "I64";
-// Large enough for full speed of disk and bus, small beside any index worth streaming.
-constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;
 
 struct description {
   flat_index_options options;
@@ -35,45 +34,26 @@ struct description {
   bool has_ids = false;
 
   std::int64_t row_bytes() const { return options.dim * size_bytes(options.type); }
-  std::int64_t rows_per_chunk() const { return std::max<std::int64_t>(1, kChunkBytes / row_bytes()); }
+  std::int64_t rows_per_chunk() const { return std::max<std::int64_t>(1, index::kFileChunkBytes / row_bytes()); }
 };
-
-[[noreturn]] void throw_corrupt(const std::filesystem::path& path, const std::string& what) {
-  throw corrupt_file(fmt::format("{}: {}", path.string(), what));
-}
-
-/// A name that the file gives, read by one of the public parsers.
-template <class Parse>
-auto parse_metadata(const io::safetensors_file& file, const char* key, Parse parse) {
-  try {
-    return parse(file.metadata(key));
-  } catch (const invalid_argument& failure) {
-    throw_corrupt(file.path(), failure.what());
-  }
-}
-
-void require_metadata(const io::safetensors_file& file, const char* key, const char* value) {
-  const std::string& found = file.metadata(key);
-  if (found != value) throw_corrupt(file.path(), fmt::format("{} is '{}'; allowed is '{}'", key, found, value));
-}
 
 /// What the header says, every field of it checked.
 description describe(const io::safetensors_file& file) {
-  require_metadata(file, "format", kFormat);
-  require_metadata(file, "format_version", kFormatVersion);
+  index::require_metadata(file, "format", kFormat);
+  index::require_metadata(file, "format_version", kFormatVersion);
   description found;
-  found.options.metric = parse_metadata(file, "metric", parse_metric);
-  found.options.type = parse_metadata(file, "element_type", parse_element_type);
-  if (file.has_metadata("storage")) found.options.storage = parse_metadata(file, "storage", parse_storage);
+  found.options.metric = index::parse_metadata(file, "metric", parse_metric);
+  found.options.type = index::parse_metadata(file, "element_type", parse_element_type);
+  if (file.has_metadata("storage")) found.options.storage = index::parse_metadata(file, "storage", parse_storage);
   if (found.options.storage != storage::full && size_bytes(found.options.type) == 1) {
-    throw_corrupt(file.path(), fmt::format("storage is '{}' with an element_type of '{}'; allowed is 'full'",
-                                           to_string(found.options.storage), to_string(found.options.type)));
+    index::throw_corrupt(file.path(), fmt::format("storage is '{}' with an element_type of '{}'; allowed is 'full'",
+                                                  to_string(found.options.storage), to_string(found.options.type)));
   }
   found.options.dim = file.metadata_integer("dim", 1, index::kMaxDim);
   found.rows = file.metadata_integer("rows", 0, core::kMaxRows);
   for (const std::string& name : file.tensor_names()) {
     if (name != kVectors && name != kIds) {
-      throw_corrupt(file.path(), fmt::format("tensor '{}' does not belong into a {} file", name, kFormat));
+      index::throw_corrupt(file.path(), fmt::format("tensor '{}' does not belong into a {} file", name, kFormat));
     }
   }
   const std::int64_t vectors_shape[] = {found.rows, found.options.dim};
@@ -83,28 +63,11 @@ description describe(const io::safetensors_file& file) {
   return found;
 }
 
-/// `use` gets a tensor's bytes in order, in chunks of `chunk_bytes`.
-void stream_tensor(const io::safetensors_file& file, const char* name, std::int64_t chunk_bytes, verify checks,
-                   const io::safetensors_file::chunk_function& use) {
-  if (checks == verify::full) return file.read_checked(name, chunk_bytes, use);
-  const std::int64_t bytes = file.tensor(name).bytes;
-  std::vector<std::byte> chunk(static_cast<std::size_t>(std::min(bytes, chunk_bytes)));
-  for (std::int64_t offset = 0; offset < bytes; offset += chunk_bytes) {
-    const std::int64_t count = std::min(chunk_bytes, bytes - offset);
-    file.read(name, offset, count, chunk.data());
-    use(offset, {chunk.data(), static_cast<std::size_t>(count)});
-  }
-}
-
 std::vector<std::int64_t> load_ids(const io::safetensors_file& file, const description& found, verify checks) {
   std::vector<std::int64_t> ids;
   if (!found.has_ids) return ids;
   ids.resize(static_cast<std::size_t>(found.rows));
-  if (checks == verify::full) {
-    file.read_checked(kIds, ids.data());
-  } else {
-    file.read(kIds, 0, file.tensor(kIds).bytes, ids.data());
-  }
+  index::read_tensor(file, kIds, checks, ids.data());
   return ids;
 }
 
@@ -162,10 +125,10 @@ flat_index flat_index::load(device where, const std::filesystem::path& path, ver
       try {
         loaded.add(rows, their_ids);
       } catch (const invalid_argument& failure) {
-        throw_corrupt(path, fmt::format("{} (counted from row {})", failure.what(), first));
+        index::throw_corrupt(path, fmt::format("{} (counted from row {})", failure.what(), first));
       }
     };
-    stream_tensor(file, kVectors, found.rows_per_chunk() * row_bytes, checks, append);
+    index::stream_tensor(file, kVectors, found.rows_per_chunk() * row_bytes, checks, append);
     return loaded;
   });
 }

@@ -27,9 +27,10 @@ constexpr std::int64_t grown_capacity(std::int64_t capacity, std::int64_t needed
 
 }  // namespace
 
-flat_store::flat_store(core::backend& backend, const flat_index_options& options)
+flat_store::flat_store(core::backend& backend, const flat_index_options& options, row_place place)
     : backend_(backend),
       options_(options),
+      place_(place),
       row_bytes_(options.dim * size_bytes(options.type)),
       stride_bytes_(round_up(row_bytes_, backend.row_alignment_bytes())),
       block_bytes_(backend.plane_block_bytes(options.dim, options.metric)) {
@@ -57,7 +58,7 @@ core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) 
 memory_use flat_store::memory() const noexcept {
   memory_use use;
   use.rows_bytes = arrays_.rows.bytes();
-  const bool on_host = options_.storage == storage::int8_and_host && backend_.where().kind() != device_kind::cpu;
+  const bool on_host = place_ == row_place::host && backend_.where().kind() != device_kind::cpu;
   use.host_rows_bytes = on_host ? use.rows_bytes : 0;
   use.planes_bytes = arrays_.plane.bytes();
   use.norms_bytes = arrays_.inverse_norms.bytes();
@@ -73,7 +74,8 @@ device_memory flat_store::allocate(std::int64_t bytes) {
 }
 
 device_memory flat_store::allocate_rows(std::int64_t bytes) {
-  if (options_.storage != storage::int8_and_host) return allocate(bytes);
+  if (place_ == row_place::nowhere) return {};
+  if (place_ == row_place::device) return allocate(bytes);
   device_memory made(backend_, backend_.allocate_on_host(bytes), bytes);
   ++allocations_;
   return made;
@@ -84,7 +86,7 @@ flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, boo
   made.capacity = capacity;
   made.rows = allocate_rows(capacity * stride_bytes_);
   if (has_plane()) made.plane = allocate(blocks_of(capacity) * block_bytes_);
-  if (options_.metric == metric::cosine) made.inverse_norms = allocate(capacity * kNormBytes);
+  if (keeps_rows() && options_.metric == metric::cosine) made.inverse_norms = allocate(capacity * kNormBytes);
   if (with_ids) made.ids = allocate(capacity * kIdBytes);
 
   const auto copy = [&](const device_memory& to, const device_memory& from, std::int64_t row_bytes, std::int64_t rows) {
@@ -164,10 +166,18 @@ core::plane_summary flat_store::write_plane(void* stream, const arrays& to, std:
 
 void flat_store::write_rows(void* stream, core::copy_kind kind, const arrays& to,
                             const any_matrix_view& vectors) const {
+  if (!keeps_rows()) return;
   std::byte* begin = to.rows.as<std::byte>() + rows_ * stride_bytes_;
   if (stride_bytes_ != row_bytes_) backend_.zero(stream, begin, vectors.rows * stride_bytes_);
   const std::int64_t from_stride_bytes = vectors.rows == 1 ? row_bytes_ : vectors.row_stride * size_bytes(vectors.type);
   backend_.copy_rows(stream, kind, begin, stride_bytes_, vectors.data, from_stride_bytes, row_bytes_, vectors.rows);
+}
+
+void flat_store::clear() noexcept {
+  arrays_.ids = {};
+  ids_ = {};
+  summary_ = {};
+  rows_ = 0;
 }
 
 void flat_store::read(void* stream, std::int64_t first, std::int64_t count, void* out) const {

@@ -11,12 +11,21 @@
 
 namespace shortlist::index {
 
+/// Where a store keeps its rows; one that keeps none counts them and has their ids.
+enum class row_place : std::uint8_t { device, host, nowhere };
+
+constexpr row_place row_place_of(storage kept) {
+  return kept == storage::int8_and_host ? row_place::host : row_place::device;
+}
+
 /// Grows geometrically and on the device: what is there is never uploaded again. `append` and `reserve` leave
 /// everything as it was if they throw: they allocate first, write behind the rows that count, and commit last.
 class flat_store {
  public:
   /// @throws out_of_memory.
-  flat_store(core::backend& backend, const flat_index_options& options);
+  flat_store(core::backend& backend, const flat_index_options& options)
+      : flat_store(backend, options, row_place_of(options.storage)) {}
+  flat_store(core::backend& backend, const flat_index_options& options, row_place place);
 
   std::int64_t rows() const noexcept { return rows_; }
   std::int64_t capacity() const noexcept { return arrays_.capacity; }
@@ -29,6 +38,8 @@ class flat_store {
   void reserve(void* stream, std::int64_t max_rows);
   /// Copies rows in from host memory (host_to_device) or the device's (device_to_device); in place on return.
   void append(void* stream, core::copy_kind kind, const any_matrix_view& vectors, std::span<const std::int64_t> ids);
+  /// Drops all rows and ids; memory for rows stays.
+  void clear() noexcept;
   /// Rows [first, first + count), dense, into host memory.
   void read(void* stream, std::int64_t first, std::int64_t count, void* out) const;
 
@@ -41,6 +52,7 @@ class flat_store {
     std::int64_t capacity = 0;
   };
 
+  bool keeps_rows() const noexcept { return place_ != row_place::nowhere; }
   bool has_plane() const noexcept { return options_.storage != storage::full; }
   std::int64_t blocks_of(std::int64_t rows) const noexcept;
   core::flat_corpus corpus_of(const arrays& from, std::int64_t count) const noexcept;
@@ -56,6 +68,7 @@ class flat_store {
 
   core::backend& backend_;
   flat_index_options options_;
+  row_place place_;
   std::int64_t row_bytes_;     ///< dim elements
   std::int64_t stride_bytes_;  ///< the same, rounded up to the backend's alignment
   std::int64_t block_bytes_;   ///< of the plane

@@ -47,8 +47,8 @@ struct dtype_info {
   std::string_view name;
   std::int64_t bytes;
 };
-constexpr dtype_info kDtypes[] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I8", 1}, {"U8", 1}, {"I64", 8}};
-constexpr std::string_view kDtypeNames = "F32, F16, BF16, I8, U8 or I64";
+constexpr dtype_info kDtypes[] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I8", 1}, {"U8", 1}, {"U32", 4}, {"I64", 8}};
+constexpr std::string_view kDtypeNames = "F32, F16, BF16, I8, U8, U32 or I64";
 
 std::optional<std::int64_t> size_of(std::string_view dtype) {
   for (const dtype_info& known : kDtypes) {
@@ -80,7 +80,7 @@ class checksum {
   alignas(64) XXH3_state_t state_;
 };
 
-std::string header_checksum(std::string_view header) { return hex(XXH3_64bits(header.data(), header.size())); }
+std::string checksum_of_header(std::string_view header) { return hex(XXH3_64bits(header.data(), header.size())); }
 
 bool begins_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
@@ -257,7 +257,7 @@ void safetensors_writer::commit() {
   ordered_json& values = impl_->header[std::string(kMetadataKey)];
   for (const auto& tensor : impl_->tensors) values[checksum_key(tensor.name)] = tensor.sum.text();
   const std::string without = impl_->header_text();
-  values[std::string(kHeaderChecksumKey)] = header_checksum(without);
+  values[std::string(kHeaderChecksumKey)] = checksum_of_header(without);
   const std::string text = impl_->header_text();
   impl_->file.write(kLengthBytes, text.data(), impl_->header_bytes);
   impl_->file.commit();
@@ -422,7 +422,7 @@ void safetensors_file::impl::check_header_checksum(std::string text) const {
   }
   const std::string stored = text.substr(begin, kDigits);
   text.replace(begin, kDigits, kNoChecksum);
-  const std::string computed = header_checksum(text);
+  const std::string computed = checksum_of_header(text);
   if (stored != computed) {
     corrupt("the header's checksum is '{}', its bytes have '{}': the header was changed or damaged", stored, computed);
   }
@@ -455,6 +455,10 @@ std::int64_t safetensors_file::metadata_integer(std::string_view key, std::int64
     impl_->corrupt("the metadata's '{}' is '{}'; allowed is {} to {}", key, text, lowest, highest);
   }
   return value;
+}
+
+const std::string& safetensors_file::header_checksum() const {
+  return impl_->metadata.find(kHeaderChecksumKey)->second;  // compared when the file was opened
 }
 
 bool safetensors_file::has_tensor(std::string_view name) const noexcept {

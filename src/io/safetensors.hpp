@@ -32,7 +32,7 @@ std::string_view safetensors_dtype(element_type type);
 /// A tensor to be written. A dimension of 0 is allowed; no dimensions at all mean one element.
 struct tensor_description {
   std::string name;
-  std::string dtype;  ///< F32, F16, BF16, I8, U8 or I64
+  std::string dtype;  ///< F32, F16, BF16, I8, U8, U32 or I64
   std::vector<std::int64_t> shape;
 };
 
@@ -90,6 +90,9 @@ class safetensors_file {
   const std::string& metadata(std::string_view key) const;
   /// The same as a decimal integer in [lowest, highest]. @throws corrupt_file if it is not there or is none.
   std::int64_t metadata_integer(std::string_view key, std::int64_t lowest, std::int64_t highest) const;
+
+  /// What stands for the whole file: it covers every name, shape and checksum.
+  const std::string& header_checksum() const;
 
   bool has_tensor(std::string_view name) const noexcept;
   /// The names in file order, padding excluded.

@@ -20,6 +20,7 @@
 #include "index/flat_store.hpp"
 #include "index/labels.hpp"
 #include "index/slot_pool.hpp"
+#include "index_faulty_backend.hpp"
 #include "index_heap_count.hpp"
 #include "io_files.hpp"
 #include "shortlist/shortlist.hpp"
@@ -28,6 +29,7 @@ namespace shortlist {
 namespace {
 
 using test::expect_error;
+using test::faulty_backend;
 using test::temporary_folder;
 
 constexpr element_type kTypes[] = {element_type::f32, element_type::f16, element_type::bf16, element_type::i8,
@@ -488,80 +490,6 @@ TEST(flat_index, explain_speaks_of_this_index) {
       explain(device::cpu(),
               {.rows = 100, .dim = 21, .queries = 3, .k = 7, .type = element_type::f16, .metric = metric::cosine}));
 }
-
-/// The CPU backend, with a call that fails when its turn comes, and a count of what is allocated and not released.
-class faulty_backend final : public core::backend {
- public:
-  int calls_before_failure = std::numeric_limits<int>::max();
-  int live_allocations = 0;
-  std::int64_t largest_allocation = std::numeric_limits<std::int64_t>::max();
-
-  device where() const noexcept override { return real_.where(); }
-  std::string description() const override { return real_.description(); }
-  std::int64_t row_alignment_bytes() const noexcept override { return real_.row_alignment_bytes(); }
-  void* allocate(std::int64_t bytes) override {
-    step();
-    if (bytes > largest_allocation) throw out_of_memory("larger than this backend allows");
-    ++live_allocations;
-    return real_.allocate(bytes);
-  }
-  void* allocate_on_host(std::int64_t bytes) override { return allocate(bytes); }
-  void release(void* memory) noexcept override {
-    --live_allocations;
-    real_.release(memory);
-  }
-  void zero(void* s, void* memory, std::int64_t bytes) override {
-    step();
-    real_.zero(s, memory, bytes);
-  }
-  void copy_rows(void* s, core::copy_kind kind, void* to, std::int64_t to_stride_bytes, const void* from,
-                 std::int64_t from_stride_bytes, std::int64_t row_bytes, std::int64_t rows) override {
-    step();
-    real_.copy_rows(s, kind, to, to_stride_bytes, from, from_stride_bytes, row_bytes, rows);
-  }
-  void* create_stream() override { return real_.create_stream(); }
-  void destroy_stream(void* s) noexcept override { real_.destroy_stream(s); }
-  void synchronize(void* s) override {
-    step();
-    real_.synchronize(s);
-  }
-  void order_after(void* later, void* earlier) override { real_.order_after(later, earlier); }
-  void inverse_norms(void* s, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,
-                     float* norms) override {
-    step();
-    real_.inverse_norms(s, corpus, first, count, norms);
-  }
-  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
-    return real_.plane_block_bytes(dim, by);
-  }
-  void write_plane(void* s, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane,
-                   core::plane_summary* summary) override {
-    step();
-    real_.write_plane(s, corpus, first, count, plane, summary);
-  }
-  std::unique_ptr<core::scratch> make_scratch(const search_limits& limits, std::int64_t max_dim,
-                                              storage kept) override {
-    step();
-    return real_.make_scratch(limits, max_dim, kept);
-  }
-  void flat_search(void* s, core::scratch& memory, const core::flat_corpus& corpus,
-                   const core::flat_request& request) override {
-    real_.flat_search(s, memory, corpus, request);
-  }
-  void flat_search_host(void* s, core::scratch& memory, const core::flat_corpus& corpus,
-                        const core::flat_request& request) override {
-    real_.flat_search_host(s, memory, corpus, request);
-  }
-  void top_k(void* s, const core::top_k_request& request) override { real_.top_k(s, request); }
-  void sample(void* s, const core::sample_request& request) override { real_.sample(s, request); }
-  core::ivf_pq_ops& ivf_pq() override { return real_.ivf_pq(); }
-
- private:
-  void step() {
-    if (calls_before_failure-- <= 0) throw out_of_memory("the call that was to fail");
-  }
-  core::backend& real_ = core::backend_of(device::cpu());
-};
 
 /// Everything of a store that a search can see.
 std::vector<std::byte> contents(faulty_backend& backend, const index::flat_store& store) {

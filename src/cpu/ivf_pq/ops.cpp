@@ -17,6 +17,15 @@ class ops final : public core::ivf_pq_ops {
     prepared_model::write(model, prepared);
   }
 
+  std::unique_ptr<core::scratch> make_assign_scratch(const core::flat_corpus& centroids,
+                                                     std::int64_t max_rows) override {
+    return cpu::make_assign_scratch(centroids, max_rows);
+  }
+  void assign(void*, core::scratch& memory, const core::flat_corpus& centroids, const float* rows, std::int64_t n,
+              std::int64_t* lists) override {
+    cpu::assign(memory, centroids, rows, n, lists);
+  }
+
   std::vector<std::int64_t> rows_not_finite(void*, const any_matrix_view& rows, std::int64_t limit) override {
     return cpu::rows_not_finite(rows, limit);
   }

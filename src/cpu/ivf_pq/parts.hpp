@@ -80,4 +80,9 @@ std::unique_ptr<core::scratch> make_ivf_pq_scratch(const core::ivf_pq_model& mod
 void ivf_pq_search(core::scratch& memory, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
                    const core::ivf_pq_request& request);
 
+/// See core::ivf_pq_ops.
+std::unique_ptr<core::scratch> make_assign_scratch(const core::flat_corpus& centroids, std::int64_t max_rows);
+void assign(core::scratch& memory, const core::flat_corpus& centroids, const float* rows, std::int64_t n,
+            std::int64_t* lists);
+
 }  // namespace shortlist::cpu

@@ -21,6 +21,7 @@
 #include "cuda/flat/certified_refine.hpp"
 #include "cuda/flat/select.hpp"
 #include "cuda/flat/tiles.hpp"
+#include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -197,23 +198,6 @@ std::int64_t candidate_places(std::int64_t batch, std::int64_t k) {
 }
 
 std::int64_t scored_capacity(std::int64_t k) { return std::max(kScoredRows, kScoredRowsPerK * k); }
-
-/// Cuts a workspace into arrays; with a null base, says how long it is.
-class carver {
- public:
-  explicit carver(void* base) : base_(static_cast<unsigned char*>(base)) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    auto* taken = reinterpret_cast<T*>(base_ + at_);
-    at_ = round_up(at_ + count * static_cast<std::int64_t>(sizeof(T)), kColumnsAligned);
-    return taken;
-  }
-  std::int64_t taken() const { return at_; }
-
- private:
-  unsigned char* base_;
-  std::int64_t at_ = 0;
-};
 
 batch_memory memory_of(carver& carve, std::int64_t batch, std::int64_t k, std::int64_t dim) {
   const std::int64_t padded = round_up(batch, kMaxTile);

@@ -1,0 +1,28 @@
+// The best of few rows for many queries, to the bit: which lists rows go to, and which ones queries look at.
+// See coarse.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/ivf_pq.hpp"
+
+namespace shortlist::cuda {
+
+/// fp32 rows of at most kCoarseMaxDim elements, and as many of them asked for as the filter takes.
+inline constexpr std::int64_t kCoarseMaxDim = 128;
+bool has_coarse(std::int64_t dim, std::int64_t k);
+
+/// Bytes that rows take as halves, as the matrix units have them.
+std::int64_t coarse_pages_bytes(std::int64_t dim, std::int64_t rows);
+/// Writes them. Asynchronous.
+void launch_coarse_pages(cudaStream_t stream, const core::flat_corpus& rows, std::byte* pages);
+
+std::int64_t coarse_search_bytes(std::int64_t dim, std::int64_t rows, std::int64_t queries, std::int64_t k,
+                                 int multiprocessors);
+/// As core::backend::flat_search. `memory` suffices for at least these queries and this k.
+void launch_coarse_search(cudaStream_t stream, void* memory, const std::byte* pages, const core::flat_corpus& rows,
+                          const core::flat_request& request, int multiprocessors);
+
+}  // namespace shortlist::cuda

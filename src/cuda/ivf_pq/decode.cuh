@@ -1,0 +1,136 @@
+// Rows from their codes, and their canonical scores by a warp.
+#pragma once
+
+#include "cuda/device/score.cuh"
+#include "cuda/ivf_pq/page_layout.hpp"
+
+namespace shortlist::cuda {
+
+/// A row's place: number of its page times 32, and its row there.
+using slot = std::uint32_t;
+
+/// What decoding takes, in 32-bit numbers.
+struct decoder {
+  const std::byte* pages;
+  const float* codebook;
+  const float* centroids;  ///< null with encoded::row
+  std::int64_t centroid_stride;
+  std::int64_t page_bytes;
+  std::int32_t dim;
+  std::int32_t piece_dim;
+  std::int32_t piece_shift;  ///< piece_dim is 1 << piece_shift; -1 if it is no power of two
+  std::int32_t codewords;
+  std::int32_t code_bits;
+  std::int32_t lane_pieces;
+  std::int32_t row_words;  ///< words of codes that a lane holds of one row
+  std::int32_t plane_shift;
+  std::int32_t tile_words;
+  std::int32_t positions_at;
+  std::int32_t list_at;
+
+  __device__ const std::byte* page_of(slot at) const { return pages + at / core::kPageRows * page_bytes; }
+  __device__ std::uint32_t position_of(slot at) const {
+    return reinterpret_cast<const std::uint32_t*>(page_of(at) + positions_at)[at % core::kPageRows];
+  }
+  __device__ std::uint32_t list_of(slot at) const {
+    return *reinterpret_cast<const std::uint32_t*>(page_of(at) + list_at);
+  }
+};
+
+decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists);
+
+/// A lane's part of one row: four neighbouring elements in every 128.
+class row_decoder {
+ public:
+  __device__ row_decoder(const decoder& from, slot at)
+      : from_(from),
+        words_(reinterpret_cast<const std::uint32_t*>(from.page_of(at)) +
+               at % core::kPageRows / kTileRows * from.tile_words),
+        first_word_(static_cast<std::int32_t>(at % kTileRows / 8) * from.row_words),
+        lane_(static_cast<std::int32_t>(at % 8 * kLanesOfRow)) {}
+
+  /// What the codes stand for in elements [first, first + 4); 0 past dim. `first` is a multiple of 4.
+  __device__ __forceinline__ float4 four(std::int32_t first) const {
+    float4 w = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (first >= from_.dim) return w;
+    if (from_.piece_dim % 4 == 0) {
+      const std::int32_t piece = piece_of(first);
+      return *reinterpret_cast<const float4*>(codeword(piece) + (first - piece * from_.piece_dim));
+    }
+    if (from_.piece_dim == 2) {
+      const std::int32_t piece = first / 2;
+      const float2 low = *reinterpret_cast<const float2*>(codeword(piece));
+      const float2 high =
+          first + 2 < from_.dim ? *reinterpret_cast<const float2*>(codeword(piece + 1)) : make_float2(0.0f, 0.0f);
+      return make_float4(low.x, low.y, high.x, high.y);
+    }
+    float each[4] = {};
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      if (first + e >= from_.dim) break;
+      const std::int32_t piece = piece_of(first + e);
+      each[e] = codeword(piece)[first + e - piece * from_.piece_dim];
+    }
+    return make_float4(each[0], each[1], each[2], each[3]);
+  }
+
+ private:
+  __device__ __forceinline__ std::int32_t piece_of(std::int32_t element) const {
+    return from_.piece_shift >= 0 ? element >> from_.piece_shift : element / from_.piece_dim;
+  }
+  __device__ __forceinline__ const float* codeword(std::int32_t piece) const {
+    return from_.codebook + (static_cast<std::int64_t>(piece) * from_.codewords + code_of(piece)) * from_.piece_dim;
+  }
+  __device__ __forceinline__ std::uint32_t code_of(std::int32_t piece) const {
+    const std::int32_t t = piece / from_.lane_pieces;
+    const std::int32_t i = piece - t * from_.lane_pieces;
+    const bool bytes = from_.code_bits == 8;
+    const std::int32_t word = first_word_ + (bytes ? i / 4 : i / 8);
+    const std::int32_t plane_words = 1 << from_.plane_shift;
+    const std::int32_t at =
+        ((((word >> from_.plane_shift) * static_cast<std::int32_t>(kWarpLanes)) + lane_ + t) << from_.plane_shift) +
+        (word & (plane_words - 1));
+    const std::uint32_t codes = words_[at];
+    return bytes ? (codes >> (i % 4 * 8)) & 0xFFu : (codes >> (i % 2 * 16 + i % 8 / 2 * 4)) & 0xFu;
+  }
+
+  const decoder& from_;
+  const std::uint32_t* words_;
+  std::int32_t first_word_;
+  std::int32_t lane_;
+};
+
+/// Sums of kDecodedRows decoded rows against the query, in shared memory, padded with -0 to whole chunks of 128.
+/// Returns that of row finished_row<kWarp, kDecodedRows>(lane).
+inline constexpr int kDecodedRows = 4;  // of a warp at once
+
+template <bool L2>
+__device__ __forceinline__ float sum_of_decoded(const decoder& from, const slot (&rows)[kDecodedRows],
+                                                const std::uint32_t (&lists)[kDecodedRows], const float* query,
+                                                int lane) {
+  float sums[kDecodedRows][kQuadsPerLane<kWarp>][4] = {};
+#pragma unroll 1
+  for (std::int32_t at = lane * 4; at < from.dim; at += core::kPartialSums) {
+    const float4 q = *reinterpret_cast<const float4*>(query + at);
+#pragma unroll
+    for (int r = 0; r < kDecodedRows; r++) {
+      float4 x = row_decoder(from, rows[r]).four(at);
+      if (from.centroids != nullptr) {
+        const float* c = from.centroids + lists[r] * from.centroid_stride + at;  // rows of centroids are padded with 0
+        const float4 centroid = *reinterpret_cast<const float4*>(c);
+        x = make_float4(__fadd_rn(centroid.x, x.x), __fadd_rn(centroid.y, x.y), __fadd_rn(centroid.z, x.z),
+                        __fadd_rn(centroid.w, x.w));
+      }
+      step4<L2>(q, x, sums[r][0]);
+    }
+  }
+  return finish_sums<kWarp, kDecodedRows>(sums, lane);
+}
+
+/// A finished sum as the score by code: rows were divided by their norms before they were encoded.
+__device__ __forceinline__ float code_score(float sum, metric by, float query_inverse_norm) {
+  if (by != metric::cosine) return sum;
+  return query_inverse_norm < 0.0f ? core::worst_score(by) : __fmul_rn(sum, query_inverse_norm);
+}
+
+}  // namespace shortlist::cuda

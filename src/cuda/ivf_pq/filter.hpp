@@ -1,0 +1,99 @@
+// The filter of a batch on the matrix units: list by list, each with all queries that look at it. See filter_scan.cu,
+// and docs/ivf_pq.md for why nothing is lost.
+//
+// What is estimated of a query and a row, here called its distance, is half the squared L2 score, or minus the dot
+// product: smaller is better under every metric.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/ivf_pq.hpp"
+#include "cuda/ivf_pq/page_layout.hpp"
+#include "cuda/ivf_pq/prepared.hpp"
+
+namespace shortlist::cuda {
+
+inline constexpr int kGroupsOfList = 64;  // of rows of a list, whose least distances are a sample
+
+/// Queries that look at some pages of one list: a block's work at a time.
+struct scan_item {
+  std::uint32_t first_pair;
+  std::uint32_t pairs;
+  std::uint32_t table_at;  ///< of the first page, in the table of all lists
+  std::uint32_t pages;
+};
+
+/// A query that looks at a list.
+struct scan_pair {
+  std::uint32_t query;  ///< in a sample, query * sampled lists + the list's rank
+  float base;           ///< distance to the list's centroid, and what else all of its rows share
+};
+
+/// The pairs of one pass, grouped by list.
+struct scan_pass {
+  std::uint32_t* counts = nullptr;   ///< [nlist] pairs, zero before each search
+  std::uint32_t* offsets = nullptr;  ///< [nlist]
+  scan_pair* pairs = nullptr;
+  scan_item* items = nullptr;
+  std::uint32_t* item_count = nullptr;
+  std::uint32_t* next_item = nullptr;  ///< zero before each search
+  std::int32_t lists_of_query = 0;     ///< the first so many of its probes
+  std::int32_t queries_of_item = 0;
+  std::int32_t chunk_pages = 0;  ///< of a list, at least
+  std::int32_t most_chunks = 0;
+  std::int32_t most_pages = 0;  ///< of a list that are looked at; 0: all
+};
+
+struct filter_batch {
+  // What was given.
+  core::ivf_pq_shape shape;
+  core::ivf_pq_lists lists;
+  std::int64_t page_bytes = 0;
+  const prepared_header* header = nullptr;
+  const __half* table = nullptr;  ///< null if pages hold rows as halves: see coarse.hpp
+  const float* steps = nullptr;
+  const float* centroid_inverse_norms = nullptr;  ///< under cosine
+  const float* queries = nullptr;                 ///< [count, dim], turned
+  std::int64_t query_stride = 0;
+  std::int32_t count = 0;
+  std::int32_t nprobe = 0;
+  std::uint32_t wanted = 0;              ///< rows by code that a query needs
+  const std::int64_t* probes = nullptr;  ///< [count, nprobe]
+  const float* probe_scores = nullptr;   ///< [count, nprobe]
+  // What is made.
+  __half* columns = nullptr;        ///< [count, padded halves] minus the query, scaled
+  float* margins = nullptr;         ///< [count] twice what a distance may be wrong by; infinity if nothing is known
+  float* shares = nullptr;          ///< [count] of a distance that all rows have in common, besides the centroid's
+  float* inverse_norms = nullptr;   ///< [count] of queries, under cosine
+  float* thresholds = nullptr;      ///< [count] no row of the answer has a larger distance
+  std::uint32_t* places = nullptr;  ///< [count, nprobe] of a pair among those of its list
+  std::uint32_t* sample_places = nullptr;  ///< [count, sample.lists_of_query]
+  float* minima = nullptr;                 ///< [count, sample.lists_of_query, kGroupsOfList]
+  std::uint64_t* hits = nullptr;           ///< [count, capacity] keys of distances, with slots below
+  std::uint32_t* hit_counts = nullptr;     ///< [count] may exceed the capacity; zero before each search
+  std::uint32_t capacity = 0;
+  scan_pass sample;
+  scan_pass all;
+};
+
+/// Whether matrix units serve this shape.
+bool has_filter(const core::ivf_pq_shape& shape);
+/// Pairs of an item, so that its queries fit shared memory.
+std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
+
+void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch);
+void launch_group_pairs(cudaStream_t stream, const filter_batch& batch);
+/// Least distances of groups of rows, into `minima`.
+void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
+void launch_thresholds(cudaStream_t stream, const filter_batch& batch);
+/// Rows that reach the threshold, into `hits`.
+void launch_filter_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
+
+/// Orders distances: a larger key is a smaller distance.
+SHORTLIST_HOST_DEVICE std::uint32_t distance_key(float distance) { return ~core::ascending_key(distance); }
+SHORTLIST_HOST_DEVICE float distance_of_key(std::uint32_t key) { return core::from_ascending_key(~key); }
+
+}  // namespace shortlist::cuda

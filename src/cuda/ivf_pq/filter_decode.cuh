@@ -1,0 +1,144 @@
+// Codes become rows as the matrix units take them, in registers.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/device/element.cuh"
+#include "cuda/ivf_pq/page_layout.hpp"
+
+namespace shortlist::cuda {
+
+/// What a code stands for: two halves or four, by a look-up in shared memory; or one whole number, by arithmetic. Or
+/// pages hold the halves themselves.
+enum class code_form : std::uint8_t { pairs, quads, numbers4, numbers8, halves };
+
+/// The rows of a page: for each step of 16 halves, the lane's part of rows g and g + 8, twice.
+template <int Steps>
+using page_rows = std::uint32_t[kPageTiles][Steps][4];
+
+/// The layout of a row of 16 * Steps halves, at compile time; page_layout has the same at run time.
+template <code_form Form, int Steps>
+struct form_layout {
+  static constexpr int kHalves = Form == code_form::pairs ? 2 : Form == code_form::quads ? 4 : 1;  // of a piece
+  static constexpr int kCodeBits = Form == code_form::numbers4 ? 4 : 8;
+  static constexpr bool kLooksUp = Form == code_form::pairs || Form == code_form::quads;
+  static constexpr int kLanePieces = 4 * Steps / kHalves;
+  static constexpr int kRowWords = kLanePieces * kCodeBits / 32;  // of a lane, of one of its two rows
+  static constexpr int kLaneWords = 2 * kRowWords;
+  static constexpr int kPlaneWords = kLaneWords % 4 == 0 ? 4 : 2;
+  static constexpr int kTileWords = kLaneWords * 32;
+  static constexpr int kPieces = kLanePieces * 4;
+  static_assert(kRowWords >= 1);
+};
+
+/// Rows as halves: tiles of [Steps][32 lanes][16 bytes], then terms.
+template <int Steps>
+inline constexpr std::int64_t kHalvesPageBytes = kPageTiles* Steps * 512 + core::kPageRows * 4;
+
+template <int Steps>
+__device__ __forceinline__ void load_halves(const std::byte* page, int lane, page_rows<Steps>& rows,
+                                            float (&terms)[kPageTiles][2]) {
+  const auto* from = reinterpret_cast<const uint4*>(page) + lane;
+  const auto* terms_of_page = reinterpret_cast<const float*>(page + kPageTiles * Steps * 512);
+#pragma unroll
+  for (int tile = 0; tile < kPageTiles; tile++) {
+#pragma unroll
+    for (int step = 0; step < Steps; step++) {
+      const uint4 v = __ldg(from + (tile * Steps + step) * 32);
+      rows[tile][step][0] = v.x;
+      rows[tile][step][1] = v.y;
+      rows[tile][step][2] = v.z;
+      rows[tile][step][3] = v.w;
+    }
+    terms[tile][0] = __ldg(terms_of_page + tile * kTileRows + lane / 4);
+    terms[tile][1] = __ldg(terms_of_page + tile * kTileRows + 8 + lane / 4);
+  }
+}
+
+/// What one lane takes of a page: two tiles' codes, and the terms of its four rows.
+template <code_form Form, int Steps>
+struct lane_codes {
+  using layout = form_layout<Form, Steps>;
+  std::uint32_t words[kPageTiles][layout::kLaneWords];
+  float terms[kPageTiles][2];
+
+  __device__ __forceinline__ void load(const std::byte* page, int lane) {
+    const auto* codes = reinterpret_cast<const std::uint32_t*>(page);
+    const auto* terms_of_page = reinterpret_cast<const float*>(codes + kPageTiles * layout::kTileWords);
+#pragma unroll
+    for (int tile = 0; tile < kPageTiles; tile++) {
+#pragma unroll
+      for (int plane = 0; plane < layout::kLaneWords / layout::kPlaneWords; plane++) {
+        const std::uint32_t* from = codes + tile * layout::kTileWords + (plane * 32 + lane) * layout::kPlaneWords;
+        std::uint32_t* to = words[tile] + plane * layout::kPlaneWords;
+        if constexpr (layout::kPlaneWords == 4) {
+          const uint4 v = load_streaming(reinterpret_cast<const uint4*>(from));
+          to[0] = v.x;
+          to[1] = v.y;
+          to[2] = v.z;
+          to[3] = v.w;
+        } else {
+          const uint2 v = load_streaming(reinterpret_cast<const uint2*>(from));
+          to[0] = v.x;
+          to[1] = v.y;
+        }
+      }
+      terms[tile][0] = __ldcs(terms_of_page + tile * kTileRows + lane / 4);
+      terms[tile][1] = __ldcs(terms_of_page + tile * kTileRows + 8 + lane / 4);
+    }
+  }
+};
+
+__device__ __forceinline__ std::uint32_t subtract_halves(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t difference;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
+}
+
+/// `table` is that of the lane's pieces, [kLanePieces, 256, kHalves] halves.
+template <code_form Form, int Steps>
+__device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, const std::uint32_t* table,
+                                       page_rows<Steps>& rows) {
+  using layout = form_layout<Form, Steps>;
+#pragma unroll
+  for (int tile = 0; tile < kPageTiles; tile++) {
+#pragma unroll
+    for (int upper = 0; upper < 2; upper++) {
+      const std::uint32_t* words = codes.words[tile] + upper * layout::kRowWords;
+#pragma unroll
+      for (int j = 0; j < 2 * Steps; j++) {  // registers of two halves
+        std::uint32_t& to = rows[tile][j / 2][j % 2 * 2 + upper];
+        if constexpr (Form == code_form::pairs) {
+          to = table[j * 256 + ((words[j / 4] >> (8 * (j % 4))) & 0xFFu)];
+        } else if constexpr (Form == code_form::quads) {
+          if (j % 2 != 0) continue;
+          const int piece = j / 2;
+          const std::uint32_t code = (words[piece / 4] >> (8 * (piece % 4))) & 0xFFu;
+          const uint2 pair = *reinterpret_cast<const uint2*>(table + (piece * 256 + code) * 2);
+          to = pair.x;
+          rows[tile][j / 2][2 + upper] = pair.y;
+        } else if constexpr (Form == code_form::numbers8) {  // 1024 + code as halves, less 1152
+          const std::uint32_t both = __byte_perm(words[j / 2], 0x64646464u, j % 2 == 0 ? 0x4140 : 0x4342);
+          to = subtract_halves(both, 0x64806480u);
+        } else {  // 1024 + code, less 1032
+          const std::uint32_t both = ((words[j / 4] >> (4 * (j % 4))) & 0x000F000Fu) | 0x64006400u;
+          to = subtract_halves(both, 0x64086408u);
+        }
+      }
+    }
+  }
+}
+
+/// sums += rows x columns: 16 rows by 8 columns over 16 halves.
+__device__ __forceinline__ void multiply_halves(const std::uint32_t (&rows)[4], std::uint32_t column0,
+                                                std::uint32_t column1, float (&sums)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(column0), "r"(column1));
+}
+
+}  // namespace shortlist::cuda

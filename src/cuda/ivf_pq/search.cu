@@ -1,0 +1,368 @@
+// The search of an IVF-PQ index on one GPU.
+//
+// A batch: the nprobe best centroids of each query, by flat search -> queries become columns, pairs of query and list
+// are grouped by list -> a sample of the nearest lists gives each query a threshold -> all lists are scanned on the
+// matrix units, rows that reach the threshold are kept -> their scores, and with refining those of the rows themselves,
+// to the bit -> the answers. Queries that the filter cannot serve have all rows of their lists decoded instead: the
+// device decides, the launches depend on shapes alone.
+#include <algorithm>
+#include <bit>
+
+#include "core/ivf_pq_plan.hpp"
+#include "cuda/ivf_pq/coarse.hpp"
+#include "cuda/ivf_pq/exact_search.hpp"
+#include "cuda/ivf_pq/filter_answer.hpp"
+#include "cuda/ivf_pq/search.hpp"
+#include "cuda/runtime/carver.hpp"
+#include "cuda/runtime/check.cuh"
+#include "cuda/runtime/memory.cuh"
+
+namespace shortlist::cuda {
+namespace {
+
+constexpr std::int64_t kMaxBatch = 16'384;
+constexpr std::int64_t kBatchBytes = std::int64_t{512} << 20;  // of what grows with the queries of a batch
+constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
+constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
+constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
+constexpr std::int64_t kLeastSampled = 2;   // lists of a query
+constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
+constexpr std::int64_t kManyProbes = 16;
+constexpr std::int32_t kSampledPages = 24;  // of a list
+constexpr std::int64_t kFewPairs = 4096;    // of query and list: so few are cut finer, to be spread over the GPU
+constexpr std::int32_t kChunkPages = 64;
+constexpr std::int32_t kMostChunks = 16;
+constexpr std::int32_t kChunkPagesOfFew = 8;
+constexpr std::int32_t kMostChunksOfFew = 64;
+
+std::int64_t rows_by_code(std::int64_t k, std::int64_t refine_ratio) {
+  return k * std::max<std::int64_t>(refine_ratio, 1);
+}
+
+std::int64_t sampled_lists(std::int64_t by_code, std::int64_t nprobe) {
+  const std::int64_t least = nprobe > kManyProbes ? kSampledOfMany : kLeastSampled;
+  return std::min(nprobe, std::max(least, (kSampledPerRow * by_code + kGroupsOfList - 1) / kGroupsOfList));
+}
+
+bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
+  return !core::decodes_all_rows() && has_filter(shape) && by_code <= kFilterMaxRows &&
+         sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code;
+}
+
+/// Items of a pass, at most: a list's pairs make groups, of which all but one are full.
+std::int64_t most_items(std::int64_t pairs, std::int64_t nlist, std::int64_t queries_of_item, std::int64_t chunks) {
+  return (2 * pairs / queries_of_item + std::min(pairs, nlist)) * chunks;
+}
+
+struct search_memory {
+  std::byte* coarse = nullptr;
+  std::int64_t* probes = nullptr;
+  float* probe_scores = nullptr;
+  float* turned = nullptr;
+  std::uint32_t* unanswered = nullptr;
+  std::uint32_t* unanswered_count = nullptr;
+  unsigned long long* counters = nullptr;  // rows decoded, queries not filtered
+  std::uint64_t* exact_keys = nullptr;
+  std::int64_t exact_capacity = 0;
+  std::int32_t exact_blocks = 0;
+  filter_batch filter;
+};
+
+struct search_shape_of_batch {
+  std::int64_t queries = 0;
+  std::int64_t nprobe = 0;
+  std::int64_t by_code = 0;
+};
+
+void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::ivf_pq_shape& shape, bool sample) {
+  pass.queries_of_item = queries_of_item(shape, sample);
+  pass.counts = carve.take<std::uint32_t>(shape.nlist);
+  pass.offsets = carve.take<std::uint32_t>(shape.nlist);
+  pass.pairs = carve.take<scan_pair>(pairs);
+  const std::int64_t few = std::min(pairs, kFewPairs);
+  pass.items =
+      carve.take<scan_item>(sample ? most_items(pairs, shape.nlist, pass.queries_of_item, 1)
+                                   : std::max(most_items(few, shape.nlist, pass.queries_of_item, kMostChunksOfFew),
+                                              most_items(pairs, shape.nlist, pass.queries_of_item, kMostChunks)));
+  pass.item_count = carve.take<std::uint32_t>(1);
+  pass.next_item = carve.take<std::uint32_t>(1);
+}
+
+search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool turns, const search_shape_of_batch& batch,
+                        int multiprocessors) {
+  search_memory memory;
+  const std::int64_t pairs = batch.queries * batch.nprobe;
+  memory.counters = carve.take<unsigned long long>(2);
+  if (has_coarse(shape.dim, batch.nprobe)) {
+    memory.coarse = carve.take<std::byte>(
+        coarse_search_bytes(shape.dim, shape.nlist, batch.queries, batch.nprobe, multiprocessors));
+  }
+  memory.unanswered_count = carve.take<std::uint32_t>(1);
+  memory.unanswered = carve.take<std::uint32_t>(batch.queries);
+  memory.probes = carve.take<std::int64_t>(pairs);
+  memory.probe_scores = carve.take<float>(pairs);
+  if (turns) memory.turned = carve.take<float>(batch.queries * shape.dim);
+  memory.exact_capacity = exact_search_capacity(batch.by_code);
+  memory.exact_blocks = static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(kExactBytes / (2 * 8 * memory.exact_capacity), 1,
+                               std::min(batch.queries, kExactBlocksPerMultiprocessor * multiprocessors)));
+  memory.exact_keys = carve.take<std::uint64_t>(2 * memory.exact_capacity * memory.exact_blocks);
+  if (!is_filtered(shape, batch.by_code, batch.nprobe)) return memory;
+
+  filter_batch& filter = memory.filter;
+  const std::int64_t sampled = sampled_lists(batch.by_code, batch.nprobe);
+  filter.capacity = static_cast<std::uint32_t>(hits_capacity(batch.by_code));
+  filter.columns = carve.take<__half>(batch.queries * page_layout(shape).padded_halves());
+  filter.margins = carve.take<float>(batch.queries);
+  filter.shares = carve.take<float>(batch.queries);
+  filter.inverse_norms = carve.take<float>(batch.queries);
+  filter.thresholds = carve.take<float>(batch.queries);
+  filter.hit_counts = carve.take<std::uint32_t>(batch.queries);
+  filter.places = carve.take<std::uint32_t>(pairs);
+  filter.sample_places = carve.take<std::uint32_t>(batch.queries * sampled);
+  filter.minima = carve.take<float>(batch.queries * sampled * kGroupsOfList);
+  filter.hits = carve.take<std::uint64_t>(batch.queries * filter.capacity);
+  filter.sample.lists_of_query = static_cast<std::int32_t>(sampled);
+  carve_pass(carve, filter.sample, batch.queries * sampled, shape, true);
+  carve_pass(carve, filter.all, pairs, shape, false);
+  return memory;
+}
+
+struct search_scratch final : core::scratch {
+  core::ivf_pq_limits limits;
+  std::int64_t batch = 0;  // queries that go through it at once
+  device_memory memory;
+  device_memory queries;  // of host searches
+  device_memory scores;
+  device_memory ids;
+  std::unique_ptr<core::scratch> coarse;
+
+  std::int64_t bytes() const noexcept override {
+    return memory.bytes() + queries.bytes() + scores.bytes() + ids.bytes() + coarse->bytes();
+  }
+  std::int64_t device_allocations() const noexcept override { return 4 + coarse->device_allocations(); }
+};
+
+/// Bytes that suffice for all searches of no more than this. Those of few rows by code are filtered, others may not be.
+std::int64_t bytes_of(const core::ivf_pq_model& model, const search_shape_of_batch& batch, int multiprocessors) {
+  search_shape_of_batch filtered = batch;
+  filtered.by_code = std::min({batch.by_code, kFilterMaxRows, batch.nprobe * kGroupsOfList});
+  carver for_all(nullptr);
+  carver for_filtered(nullptr);
+  memory_of(for_all, model.shape, model.rotation != nullptr, batch, multiprocessors);
+  memory_of(for_filtered, model.shape, model.rotation != nullptr, filtered, multiprocessors);
+  return std::max(for_all.taken(), for_filtered.taken());
+}
+
+exact_search_plan exact_plan_of(const search_memory& memory, const decoder& codes, const answer_plan& answer,
+                                const float* queries, std::int64_t query_stride, const core::ivf_pq_lists& lists,
+                                const core::ivf_pq_request& request) {
+  exact_search_plan plan{};
+  plan.codes = codes;
+  plan.answer = answer;
+  plan.queries = queries;
+  plan.query_stride = query_stride;
+  plan.probes = memory.probes;
+  plan.nprobe = request.nprobe;
+  plan.table = lists.table;
+  plan.first = lists.first;
+  plan.sizes = lists.sizes;
+  plan.query_count = request.query_count;
+  plan.keys = memory.exact_keys;
+  plan.capacity = memory.exact_capacity;
+  plan.blocks = memory.exact_blocks;
+  plan.decoded = memory.counters;
+  return plan;
+}
+
+answer_plan answer_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+                      const core::ivf_pq_request& request) {
+  answer_plan answer{};
+  answer.results = {lists.ids, request.scores, request.ids, request.k, model.shape.metric};
+  answer.queries = request.queries;
+  answer.query_stride = request.query_stride;
+  answer.dim = static_cast<std::int32_t>(model.shape.dim);
+  answer.by_code = static_cast<std::uint32_t>(rows_by_code(request.k, request.refine_ratio));
+  answer.type = lists.kept.type;
+  if (request.refine_ratio > 0) {
+    answer.rows = static_cast<const unsigned char*>(lists.kept.rows);
+    answer.row_stride_bytes = lists.kept.row_stride_bytes;
+    answer.inverse_norms = lists.kept.inverse_norms;
+  }
+  return answer;
+}
+
+void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, search_scratch& scratch,
+                  const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
+                  int multiprocessors) {
+  const search_shape_of_batch batch{request.query_count, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
+  carver carve(scratch.memory.get());
+  search_memory memory = memory_of(carve, model.shape, model.rotation != nullptr, batch, multiprocessors);
+
+  const float* queries = request.queries;
+  std::int64_t query_stride = request.query_stride;
+  if (model.rotation) {
+    const any_matrix_view given(queries, element_type::f32, request.query_count, model.shape.dim, query_stride);
+    ops.take_rows(stream, metric::l2, model.rotation, given, memory.turned);
+    queries = memory.turned;
+    query_stride = model.shape.dim;
+  }
+  core::flat_request coarse{};
+  coarse.queries = queries;
+  coarse.query_stride = query_stride;
+  coarse.query_count = request.query_count;
+  coarse.k = request.nprobe;
+  coarse.scores = memory.probe_scores;
+  coarse.ids = memory.probes;
+  if (has_coarse(model.shape.dim, request.nprobe)) {
+    launch_coarse_search(stream, memory.coarse, model.prepared + prepared_table_end(model.shape), model.probes, coarse,
+                         multiprocessors);
+  } else {
+    backend.flat_search(stream, *scratch.coarse, model.probes, coarse);
+  }
+
+  const decoder codes = decoder_of(model, lists);
+  const answer_plan answer = answer_of(model, lists, request);
+  exact_search_plan exact = exact_plan_of(memory, codes, answer, queries, query_stride, lists, request);
+  if (!is_filtered(model.shape, batch.by_code, batch.nprobe)) return launch_exact_search(stream, exact);
+
+  filter_batch& filter = memory.filter;
+  filter.shape = model.shape;
+  filter.lists = lists;
+  filter.page_bytes = page_layout(model.shape).page_bytes();
+  filter.header = reinterpret_cast<const prepared_header*>(model.prepared);
+  if (!model.shape.uniform) filter.table = reinterpret_cast<const __half*>(model.prepared + kPreparedTableAt);
+  filter.steps = model.steps;
+  filter.centroid_inverse_norms = model.probes.inverse_norms;
+  filter.queries = queries;
+  filter.query_stride = query_stride;
+  filter.count = static_cast<std::int32_t>(request.query_count);
+  filter.nprobe = static_cast<std::int32_t>(request.nprobe);
+  filter.wanted = answer.by_code;
+  filter.probes = memory.probes;
+  filter.probe_scores = memory.probe_scores;
+  const bool few = batch.queries * batch.nprobe <= kFewPairs;
+  filter.sample.most_pages = kSampledPages;
+  filter.sample.chunk_pages = kSampledPages;
+  filter.sample.most_chunks = 1;
+  filter.all.lists_of_query = filter.nprobe;
+  filter.all.chunk_pages = few ? kChunkPagesOfFew : kChunkPages;
+  filter.all.most_chunks = few ? kMostChunksOfFew : kMostChunks;
+  launch_prepare_queries(stream, filter);
+  launch_group_pairs(stream, filter);
+  launch_sample_scan(stream, filter, multiprocessors);
+  launch_thresholds(stream, filter);
+  launch_filter_scan(stream, filter, multiprocessors);
+
+  filter_answer_plan answers{};
+  answers.batch = filter;
+  answers.codes = codes;
+  answers.answer = answer;
+  answers.unanswered = memory.unanswered;
+  answers.unanswered_count = memory.unanswered_count;
+  answers.decoded = memory.counters;
+  check(cudaMemsetAsync(memory.unanswered_count, 0, sizeof(std::uint32_t), stream), "clearing a count");
+  launch_filter_answers(stream, answers);
+  exact.which = memory.unanswered;
+  exact.count = memory.unanswered_count;
+  launch_exact_search(stream, exact);
+}
+
+}  // namespace
+
+decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists) {
+  const core::ivf_pq_shape& shape = model.shape;
+  const page_layout layout(shape);
+  decoder made{};
+  made.pages = lists.pages;
+  made.codebook = model.codebook;
+  if (shape.encodes == encoded::residual) made.centroids = static_cast<const float*>(model.probes.rows);
+  made.centroid_stride = model.probes.row_stride_bytes / 4;
+  made.page_bytes = layout.page_bytes();
+  made.dim = static_cast<std::int32_t>(shape.dim);
+  made.piece_dim = static_cast<std::int32_t>(shape.piece_dim);
+  const auto piece_dim = static_cast<std::uint64_t>(shape.piece_dim);
+  made.piece_shift = std::has_single_bit(piece_dim) ? std::countr_zero(piece_dim) : -1;
+  made.codewords = static_cast<std::int32_t>(shape.codewords());
+  made.code_bits = static_cast<std::int32_t>(layout.code_bits);
+  made.lane_pieces = static_cast<std::int32_t>(layout.lane_pieces);
+  made.row_words = static_cast<std::int32_t>(layout.lane_words / 2);
+  made.plane_shift = layout.plane_words == 4 ? 2 : 1;
+  made.tile_words = static_cast<std::int32_t>(layout.tile_bytes() / 4);
+  made.positions_at = static_cast<std::int32_t>(layout.positions_at());
+  made.list_at = static_cast<std::int32_t>(layout.list_at());
+  return made;
+}
+
+std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const core::ivf_pq_model& model,
+                                                   const core::ivf_pq_lists&, const core::ivf_pq_limits& limits,
+                                                   int multiprocessors) {
+  auto made = std::make_unique<search_scratch>();
+  made->limits = limits;
+  search_shape_of_batch batch{std::min(limits.max_queries, kMaxBatch), limits.max_nprobe,
+                              rows_by_code(limits.max_k, limits.max_refine_ratio)};
+  while (batch.queries > 1 && bytes_of(model, batch, multiprocessors) > kBatchBytes + kExactBytes)
+    batch.queries = (batch.queries + 1) / 2;
+  made->batch = batch.queries;
+  made->memory = device_memory(bytes_of(model, batch, multiprocessors));
+  made->queries = device_memory(batch.queries * model.shape.dim * 4);
+  made->scores = device_memory(batch.queries * limits.max_k * 4);
+  made->ids = device_memory(batch.queries * limits.max_k * 8);
+  made->coarse =
+      backend.make_scratch({.max_rows = model.shape.nlist, .max_queries = batch.queries, .max_k = limits.max_nprobe}, 0,
+                           model.probes.storage);
+  return made;
+}
+
+void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, core::scratch& memory,
+                   const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+                   const core::ivf_pq_request& request, int multiprocessors) {
+  auto& scratch = static_cast<search_scratch&>(memory);
+  for (std::int64_t first = 0; first < request.query_count; first += scratch.batch) {
+    core::ivf_pq_request part = request;
+    part.query_count = std::min(scratch.batch, request.query_count - first);
+    part.queries = request.queries + first * request.query_stride;
+    part.scores = request.scores + first * request.k;
+    part.ids = request.ids + first * request.k;
+    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors);
+  }
+}
+
+void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, core::scratch& memory,
+                      const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+                      const core::ivf_pq_request& request, int multiprocessors) {
+  auto& scratch = static_cast<search_scratch&>(memory);
+  const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
+  auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // carved first
+  for (std::int64_t first = 0; first < request.query_count; first += scratch.batch) {
+    core::ivf_pq_request part = request;
+    part.query_count = std::min(scratch.batch, request.query_count - first);
+    part.queries = static_cast<const float*>(scratch.queries.get());
+    part.query_stride = model.shape.dim;
+    part.scores = static_cast<float*>(scratch.scores.get());
+    part.ids = static_cast<std::int64_t*>(scratch.ids.get());
+    check(cudaMemcpy2DAsync(scratch.queries.get(), width, request.queries + first * request.query_stride,
+                            static_cast<std::size_t>(request.query_stride) * sizeof(float), width,
+                            static_cast<std::size_t>(part.query_count), cudaMemcpyHostToDevice, stream),
+          "sending queries to the GPU");
+    if (request.stats) check(cudaMemsetAsync(counters, 0, 2 * sizeof *counters, stream), "clearing the counters");
+    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors);
+    const auto entries = static_cast<std::size_t>(part.query_count * request.k);
+    check(cudaMemcpyAsync(request.scores + first * request.k, part.scores, entries * sizeof(float),
+                          cudaMemcpyDeviceToHost, stream),
+          "bringing results from the GPU");
+    check(cudaMemcpyAsync(request.ids + first * request.k, part.ids, entries * sizeof(std::int64_t),
+                          cudaMemcpyDeviceToHost, stream),
+          "bringing results from the GPU");
+    unsigned long long counted[2] = {};
+    if (request.stats)
+      check(cudaMemcpyAsync(counted, counters, sizeof counted, cudaMemcpyDeviceToHost, stream), "reading the counters");
+    check(cudaStreamSynchronize(stream), "waiting for the search");
+    if (request.stats) {
+      request.stats->decoded_rows += static_cast<std::int64_t>(counted[0]);
+      request.stats->unfiltered_queries += static_cast<std::int64_t>(counted[1]);
+    }
+  }
+}
+
+}  // namespace shortlist::cuda
