@@ -35,7 +35,11 @@ class candidate_rows {
  public:
   candidate_rows(query_scan& scan, candidate* rows, std::int64_t room, best_rows found);
 
+  /// Passes a list through the filter. `base` is what estimates of its rows begin at.
   void scan_list(float base, const list_span& list, const slot_buffers& buffers);
+  /// The same with two queries at once.
+  static void scan_list(candidate_rows* const (&queries)[2], const float (&bases)[2], const list_span& list,
+                        const slot_buffers& buffers);
   /// Takes over what another slot has found for the same query.
   void join(const candidate_rows& other, const slot_buffers& buffers);
   /// Leaves exactly the best rows in found(): with their scores, unless only the set matters.
@@ -46,6 +50,10 @@ class candidate_rows {
   std::int64_t scored() const { return scored_; }
 
  private:
+  bool has_room() const { return pending_.size + core::kPageRows <= pending_.room; }
+  list_filter filter(float base) const {
+    return scan_.filter.of_list(base, scan_.limit.load(std::memory_order_relaxed));
+  }
   void lower_limit(double limit);
   void drop_above(float limit);
   void cut_by_estimates(double spread, const slot_buffers& buffers);

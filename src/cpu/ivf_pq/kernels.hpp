@@ -89,10 +89,10 @@ struct ivf_pq_kernels {
   /// bytes[piece][n] = (table[piece][n] - least[piece]) * inverse_step, rounded down, at most `largest`.
   void (*make_bytes)(const float* table, const float* least, std::int64_t pieces, std::int64_t count,
                      float inverse_step, float largest, std::uint8_t* bytes);
-  /// Appends the rows, from page `first_page` on, that cannot be left out, while there is room for a whole page.
-  /// Returns the first page that it is not done with.
-  std::int64_t (*scan_list)(const list_filter& filter, const list_span& list, std::int64_t first_page,
-                            candidate_list& found);
+  /// Appends the rows, from page `first_page` on, that cannot be left out, for one query or two, while there is room
+  /// for a whole page. Returns the first page that it is not done with.
+  std::int64_t (*scan_list)(const list_filter* filters, std::int64_t queries, const list_span& list,
+                            std::int64_t first_page, candidate_list* const* found);
 };
 
 /// The table of the instruction set that is in use. @throws what current_isa does.

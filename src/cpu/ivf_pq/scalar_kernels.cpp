@@ -89,33 +89,40 @@ void make_bytes(const float* table, const float* least, std::int64_t pieces, std
   }
 }
 
-std::int64_t scan_list(const list_filter& filter, const list_span& list, std::int64_t first_page,
-                       candidate_list& found) {
+/// Appends the rows of one page.
+void scan_page(const list_filter& filter, const list_span& list, std::int64_t number, candidate_list& found) {
+  const std::byte* page = list.pages + list.table[number] * list.page_bytes;
+  const std::int64_t rows = std::min(core::kPageRows, list.rows - number * core::kPageRows);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::uint8_t* codes = page_layout::codes(page) + page_layout::place_in_strip(row);
+    int sum = 0;
+    for (std::int64_t strip = 0; strip < list.strips; ++strip) {
+      const int code = codes[strip * core::kPageRows];
+      if (filter.bits == 4) {
+        sum += filter.bytes[strip * 32 + (code & 15)] + filter.bytes[strip * 32 + 16 + (code >> 4)];
+      } else {
+        sum += filter.bytes[(strip << filter.bits) + code];
+      }
+    }
+    const float term = page_layout::terms(page)[row];
+    const float highest = (filter.limit - filter.offset - term) * filter.inverse_step;
+    if (static_cast<float>(sum) > highest) continue;
+    found.rows[found.size++] = {
+        .estimate = filter.offset + term + filter.step * static_cast<float>(sum),
+        .base = filter.base,
+        .place = list.table[number] * static_cast<std::uint32_t>(core::kPageRows) + static_cast<std::uint32_t>(row),
+        .list = list.list};
+  }
+}
+
+std::int64_t scan_list(const list_filter* filters, std::int64_t queries, const list_span& list, std::int64_t first_page,
+                       candidate_list* const* found) {
   const std::int64_t pages = divide_up(list.rows, core::kPageRows);
   for (std::int64_t number = first_page; number < pages; ++number) {
-    if (found.size + core::kPageRows > found.room) return number;
-    const std::byte* page = list.pages + list.table[number] * list.page_bytes;
-    const std::int64_t rows = std::min(core::kPageRows, list.rows - number * core::kPageRows);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const std::uint8_t* codes = page_layout::codes(page) + page_layout::place_in_strip(row);
-      int sum = 0;
-      for (std::int64_t strip = 0; strip < list.strips; ++strip) {
-        const int code = codes[strip * core::kPageRows];
-        if (filter.bits == 4) {
-          sum += filter.bytes[strip * 32 + (code & 15)] + filter.bytes[strip * 32 + 16 + (code >> 4)];
-        } else {
-          sum += filter.bytes[(strip << filter.bits) + code];
-        }
-      }
-      const float term = page_layout::terms(page)[row];
-      const float highest = (filter.limit - filter.offset - term) * filter.inverse_step;
-      if (static_cast<float>(sum) > highest) continue;
-      found.rows[found.size++] = {
-          .estimate = filter.offset + term + filter.step * static_cast<float>(sum),
-          .base = filter.base,
-          .place = list.table[number] * static_cast<std::uint32_t>(core::kPageRows) + static_cast<std::uint32_t>(row),
-          .list = list.list};
+    for (std::int64_t q = 0; q < queries; ++q) {
+      if (found[q]->size + core::kPageRows > found[q]->room) return number;
     }
+    for (std::int64_t q = 0; q < queries; ++q) scan_page(filters[q], list, number, *found[q]);
   }
   return pages;
 }

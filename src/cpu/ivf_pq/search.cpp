@@ -67,11 +67,16 @@ class searcher {
     return memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
   }
 
+  // What lies at the beginning of a query's memory while it is scanned.
+  static query_scan* scan_at(std::byte* query) { return std::launder(reinterpret_cast<query_scan*>(query)); }
+  static candidate_rows* candidates_at(std::byte* query) {
+    return std::launder(reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)));
+  }
+
   query_scan& begin(std::byte* query, std::int64_t q) const;
   candidate_rows& candidates_for(query_scan& scan, std::byte* query) const;
   float base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const;
-  void scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows,
-                  const slot_buffers& buffers) const;
+  list_span span_of(std::int64_t list) const;
   void scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n);
 
   void answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count);
@@ -173,17 +178,13 @@ float searcher::base_of(const query_scan& scan, std::int64_t q, std::int64_t n) 
   return shape_.metric == metric::l2 ? score : -score;
 }
 
-void searcher::scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows,
-                          const slot_buffers& buffers) const {
-  const std::int64_t list = list_at(q, n);
-  rows.scan_list(base_of(scan, q, n),
-                 {.pages = lists_.pages,
-                  .table = lists_.table + lists_.first[list],
-                  .page_bytes = page_bytes_,
-                  .strips = strips_,
-                  .rows = lists_.sizes[list],
-                  .list = static_cast<std::uint32_t>(list)},
-                 buffers);
+list_span searcher::span_of(std::int64_t list) const {
+  return {.pages = lists_.pages,
+          .table = lists_.table + lists_.first[list],
+          .page_bytes = page_bytes_,
+          .strips = strips_,
+          .rows = lists_.sizes[list],
+          .list = static_cast<std::uint32_t>(list)};
 }
 
 /// The lists of places [first_n, end_n) of the team's queries, which begin at q.
@@ -191,17 +192,27 @@ void searcher::scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int
   probe_pair* pairs = memory_.pairs.as<probe_pair>() + slot * team_ * request_.nprobe;
   std::int64_t size = 0;
   for (std::int64_t t = 0; t < count; ++t) {
-    if (!reinterpret_cast<query_scan*>(query_at(slot, t))->filter.can_filter()) continue;
+    if (!scan_at(query_at(slot, t))->filter.can_filter()) continue;
     for (std::int64_t n = first_n; n < end_n; ++n) {
       pairs[size++] = {static_cast<std::uint32_t>(list_at(q + t, n)), static_cast<std::uint32_t>(t),
                        static_cast<std::uint32_t>(n)};
     }
   }
   std::sort(pairs, pairs + size, [](const probe_pair& a, const probe_pair& b) { return a.list < b.list; });
-  for (std::int64_t i = 0; i < size; ++i) {
-    std::byte* query = query_at(slot, pairs[i].query);
-    scan_probe(*reinterpret_cast<query_scan*>(query), q + pairs[i].query, pairs[i].n,
-               *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)), buffers_at(slot));
+  const auto rows_of = [&](const probe_pair& pair) { return candidates_at(query_at(slot, pair.query)); };
+  const auto base_at = [&](const probe_pair& pair) {
+    return base_of(*scan_at(query_at(slot, pair.query)), q + pair.query, pair.n);
+  };
+  for (std::int64_t i = 0; i < size;) {
+    const list_span list = span_of(pairs[i].list);
+    if (i + 1 < size && pairs[i + 1].list == pairs[i].list) {
+      candidate_rows::scan_list({rows_of(pairs[i]), rows_of(pairs[i + 1])}, {base_at(pairs[i]), base_at(pairs[i + 1])},
+                                list, buffers_at(slot));
+      i += 2;
+    } else {
+      rows_of(pairs[i])->scan_list(base_at(pairs[i]), list, buffers_at(slot));
+      ++i;
+    }
   }
 }
 
@@ -215,11 +226,11 @@ void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::in
   scan_pairs(slot, q, count, 1, request_.nprobe);
   for (std::int64_t t = 0; t < count; ++t) {
     std::byte* query = query_at(slot, t);
-    if (!reinterpret_cast<query_scan*>(query)->filter.can_filter()) {
+    if (!scan_at(query)->filter.can_filter()) {
       answer_by_decoding(slot, query, first, q + t);
       continue;
     }
-    auto& rows = *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan));
+    candidate_rows& rows = *candidates_at(query);
     rows.finish(request_.refine_ratio > 0, buffers_at(slot));
     decoded_rows_ += rows.scored();
     finish(slot, query, first + q + t, rows.found());
@@ -235,16 +246,15 @@ void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
     return;
   }
   const int slots = static_cast<int>(std::min<std::int64_t>(thread_count(), request_.nprobe));
-  const auto rows_of = [&](int slot) {
-    return reinterpret_cast<candidate_rows*>(query_at(slot, 0) + sizeof(query_scan));
-  };
   std::atomic<std::int64_t> next{0};
   for_each_slot(slots, [&](int slot) {
     candidate_rows& own = candidates_for(scan, query_at(slot, 0));
-    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own, buffers_at(slot));
+    for (std::int64_t n = next++; n < request_.nprobe; n = next++) {
+      own.scan_list(base_of(scan, q, n), span_of(list_at(q, n)), buffers_at(slot));
+    }
   });
-  candidate_rows& all = *rows_of(0);
-  for (int slot = 1; slot < slots; ++slot) all.join(*rows_of(slot), buffers_at(0));
+  candidate_rows& all = *candidates_at(query);
+  for (int slot = 1; slot < slots; ++slot) all.join(*candidates_at(query_at(slot, 0)), buffers_at(0));
   all.finish(request_.refine_ratio > 0, buffers_at(0));
   decoded_rows_ += all.scored();
   finish(0, query, first + q, all.found());
@@ -252,7 +262,7 @@ void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
 
 /// The same where nothing is known of scores: every row of the query's lists.
 void searcher::answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q) {
-  const padded_query& padded = reinterpret_cast<query_scan*>(query)->query;
+  const padded_query& padded = scan_at(query)->query;
   best_rows found = found_at(query);
   std::int64_t rows = 0;
   for (std::int64_t n = 0; n < request_.nprobe; ++n) {
