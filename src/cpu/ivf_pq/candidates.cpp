@@ -54,23 +54,25 @@ void candidate_rows::lower_limit(double limit) {
 }
 
 void candidate_rows::drop_above(float limit) {
-  const candidate* end = std::remove_if(pending_.rows, pending_.rows + pending_.size,
-                                        [&](const candidate& row) { return row.estimate > limit; });
-  pending_.size = end - pending_.rows;
+  candidate* rows = pending_.rows;
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < pending_.size; ++i) {  // without branches, which would be mispredicted
+    const candidate row = rows[i];
+    rows[kept] = row;
+    kept += row.estimate <= limit ? 1 : 0;
+  }
+  pending_.size = kept;
 }
 
-/// The estimate that would stand at `rank` if they were sorted.
-float candidate_rows::estimate_of_rank(std::int64_t rank, const slot_buffers& buffers) const {
-  float* estimates = buffers.estimates;
-  for (std::int64_t i = 0; i < pending_.size; ++i) estimates[i] = pending_.rows[i].estimate;
-  std::nth_element(estimates, estimates + rank, estimates + pending_.size);
-  return estimates[rank];
+rank_bracket candidate_rows::bracket_of_rank(std::int64_t rank, const slot_buffers& buffers) const {
+  for (std::int64_t i = 0; i < pending_.size; ++i) buffers.estimates[i] = pending_.rows[i].estimate;
+  return current_ivf_pq_kernels().bracket_of_rank(buffers.estimates, pending_.size, rank);
 }
 
 /// Drops what is above the best rows' estimates by more than estimates can be wrong.
 void candidate_rows::cut_by_estimates(double spread, const slot_buffers& buffers) {
   if (found_.size() == 0 && pending_.size > wanted_ && wanted_ > 0) {
-    lower_limit(static_cast<double>(estimate_of_rank(wanted_ - 1, buffers)) + spread);
+    lower_limit(static_cast<double>(bracket_of_rank(wanted_, buffers).reached) + spread);
   }
   drop_above(scan_.limit.load(std::memory_order_relaxed));
 }
@@ -106,7 +108,7 @@ void candidate_rows::join(const candidate_rows& other, const slot_buffers& buffe
 /// Moves rows that are among the best whatever the others' scores are to found(), without theirs.
 void candidate_rows::keep_sure(const slot_buffers& buffers) {
   float below = std::numeric_limits<float>::infinity();
-  if (pending_.size > wanted_) below = estimate_of_rank(wanted_, buffers);
+  if (pending_.size > wanted_) below = bracket_of_rank(wanted_ + 1, buffers).below;
   const double spread = 2.0 * scan_.filter.bound();
   const candidate* rest = std::partition(pending_.rows, pending_.rows + pending_.size, [&](const candidate& row) {
     if (!(static_cast<double>(row.estimate) + spread < static_cast<double>(below))) return true;

@@ -13,7 +13,7 @@ namespace shortlist::cpu {
 /// What a slot works in, whatever query it has.
 struct slot_buffers {
   float* decoded = nullptr;    ///< a page's rows
-  float* estimates = nullptr;  ///< of all candidates of a query
+  float* estimates = nullptr;  ///< of all candidates of a query, and kValuesSlack
 };
 
 /// A query while its lists are scanned, by one slot or by several.
@@ -57,7 +57,7 @@ class candidate_rows {
   void lower_limit(double limit);
   void drop_above(float limit);
   void cut_by_estimates(double spread, const slot_buffers& buffers);
-  float estimate_of_rank(std::int64_t rank, const slot_buffers& buffers) const;
+  rank_bracket bracket_of_rank(std::int64_t rank, const slot_buffers& buffers) const;
   void make_room(const slot_buffers& buffers);
   void score_all(const slot_buffers& buffers);
   void keep_sure(const slot_buffers& buffers);

@@ -89,6 +89,12 @@ void make_bytes(const float* table, const float* least, std::int64_t pieces, std
   }
 }
 
+rank_bracket bracket_of_rank(float* values, std::int64_t count, std::int64_t rank) {
+  std::nth_element(values, values + rank - 1, values + count);
+  const float reached = values[rank - 1];
+  return {.below = std::nextafter(reached, -std::numeric_limits<float>::infinity()), .reached = reached};
+}
+
 /// Appends the rows of one page.
 void scan_page(const list_filter& filter, const list_span& list, std::int64_t number, candidate_list& found) {
   const std::byte* page = list.pages + list.table[number] * list.page_bytes;
@@ -136,6 +142,7 @@ const ivf_pq_kernels& scalar_ivf_pq_kernels() {
                                               .encode = encode,
                                               .make_table = make_table,
                                               .make_bytes = make_bytes,
+                                              .bracket_of_rank = bracket_of_rank,
                                               .scan_list = scan_list};
   return kKernels;
 }

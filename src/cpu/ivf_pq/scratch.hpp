@@ -109,7 +109,7 @@ class ivf_pq_scratch final : public core::scratch {
     }
     allocations_ += pairs.reserve(slots * team * nprobe * static_cast<std::int64_t>(sizeof(probe_pair)));
     allocations_ += queries.reserve(slots * team * memory.bytes);
-    allocations_ += estimates.reserve(slots * memory.candidates * 4);
+    allocations_ += estimates.reserve(slots * (memory.candidates + kValuesSlack) * 4);
     allocations_ += decoded.reserve(slots * core::kPageRows * decoded_stride(shape.dim) * 4);
   }
 

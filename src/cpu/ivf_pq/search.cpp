@@ -50,7 +50,7 @@ class searcher {
   // Memory of a slot, and of query t of its team.
   slot_buffers buffers_at(int slot) const {
     return {memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim),
-            memory_.estimates.as<float>() + slot * layout_.candidates};
+            memory_.estimates.as<float>() + slot * (layout_.candidates + kValuesSlack)};
   }
   std::byte* query_at(int slot, std::int64_t t) const {
     return memory_.queries.as<std::byte>() + (slot * team_ + t) * layout_.bytes;

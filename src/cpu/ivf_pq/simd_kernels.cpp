@@ -17,6 +17,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // Highway's headers come first: foreach_target includes this file again from here.
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -202,6 +203,36 @@ void make_bytes(const float* table, const float* least, std::int64_t pieces, std
   }
 }
 
+// ---- selection
+
+rank_bracket bracket_of_rank(float* values, std::int64_t count, std::int64_t rank) {
+  constexpr int kSteps = 16;
+  hn::StoreU(hn::Set(kFloats, values[0]), kFloats, values + count);
+  vector least = hn::LoadU(kFloats, values);
+  vector most = least;
+  for (std::int64_t i = kLanes; i < count; i += kLanes) {
+    const vector more = hn::LoadU(kFloats, values + i);
+    least = hn::Min(least, more);
+    most = hn::Max(most, more);
+  }
+  hn::StoreU(hn::Set(kFloats, std::numeric_limits<float>::infinity()), kFloats, values + count);
+  rank_bracket found = {
+      std::nextafter(hn::GetLane(hn::MinOfLanes(kFloats, least)), -std::numeric_limits<float>::infinity()),
+      hn::GetLane(hn::MaxOfLanes(kFloats, most))};
+  for (int step = 0; step < kSteps; ++step) {
+    const float middle = found.below * 0.5f + found.reached * 0.5f;
+    if (!(middle > found.below && middle < found.reached)) break;
+    const vector limit = hn::Set(kFloats, middle);
+    ints less = hn::Zero(kInts);
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      const auto is_less = hn::RebindMask(kInts, hn::Le(hn::LoadU(kFloats, values + i), limit));
+      less = hn::Sub(less, hn::VecFromMask(kInts, is_less));
+    }
+    (hn::GetLane(hn::SumOfLanes(kInts, less)) < rank ? found.below : found.reached) = middle;
+  }
+  return found;
+}
+
 // ---- the filter
 
 // A page's strip is 32 bytes: AVX-512 uses half of its vectors, NEON two.
@@ -379,6 +410,7 @@ const ivf_pq_kernels kIvfPqKernels = {.coarse_estimates = coarse_estimates,
                                       .encode = encode,
                                       .make_table = make_table,
                                       .make_bytes = make_bytes,
+                                      .bracket_of_rank = bracket_of_rank,
                                       .scan_list = scan_list};
 
 #endif
