@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "cpu/ivf_pq/bounds.hpp"
+
 namespace shortlist::cpu {
 namespace {
 

@@ -7,18 +7,12 @@
 
 #include "core/order.hpp"
 #include "cpu/flat/scratch.hpp"
+#include "cpu/ivf_pq/bounds.hpp"
 #include "cpu/ivf_pq/layout.hpp"
 #include "cpu/ivf_pq/parts.hpp"
 
 namespace shortlist::cpu {
 namespace {
-
-constexpr double kRounding = 0x1p-24;
-/// Beyond this a sum might overflow, or lose a cosine to underflow.
-constexpr double kMostCertain = 0x1p120;
-constexpr double kLeastCertain = 0x1p-120;
-/// Of products that underflow, for each element.
-constexpr double kUnderflow = 0x1p-140;
 
 /// Entries of two pieces are added in a byte.
 constexpr float kMostSteps = 255.0f;
@@ -30,14 +24,7 @@ const float* centroid_of(const core::ivf_pq_model& model, std::int64_t list) {
                                         list * model.assigns.row_stride_bytes);
 }
 
-double squared_norm(const float* x, std::int64_t dim) {
-  double sum = 0.0;
-  for (std::int64_t i = 0; i < dim; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return sum;
-}
-
 /// How many roundings lie between a score and its estimate, each of at most |q + c + w|^2 or |q| |c + w|: section 5.
-constexpr double kOfTheRest = 256.0;
 double roundings(const core::ivf_pq_shape& shape) {
   return static_cast<double>(shape.dim) / 64.0 + 3.0 * static_cast<double>(shape.pieces) +
          2.0 * static_cast<double>(shape.piece_dim) + kOfTheRest;
@@ -46,53 +33,19 @@ double roundings(const core::ivf_pq_shape& shape) {
 }  // namespace
 
 std::int64_t prepared_model::bytes(const core::ivf_pq_shape& shape) {
-  const std::int64_t centroids = round_up(shape.nlist, kCentroidBlock);
-  return kCacheLineBytes + round_up(shape.codebook_size() * 4, kCacheLineBytes) + centroids * (shape.dim + 1) * 4;
+  return coarse_lists::bytes(shape.nlist, shape.dim) + shape.codebook_size() * 4;
 }
 
 void prepared_model::write(const core::ivf_pq_model& model, std::byte* to) {
   const core::ivf_pq_shape& shape = model.shape;
-  auto* numbers = reinterpret_cast<double*>(to);
-  transpose_codewords(shape, model.codebook, reinterpret_cast<float*>(to + kCacheLineBytes));
-  const std::int64_t blocks = divide_up(shape.nlist, kCentroidBlock);
-  auto* elements =
-      reinterpret_cast<float*>(to + kCacheLineBytes + round_up(shape.codebook_size() * 4, kCacheLineBytes));
-  float* offsets = elements + blocks * kCentroidBlock * shape.dim;
-  std::fill(elements, offsets, 0.0f);
-  std::fill_n(offsets, blocks * kCentroidBlock, std::numeric_limits<float>::infinity());
-  double largest = 0.0;
-  for (std::int64_t list = 0; list < shape.nlist; ++list) {
-    const float* centroid = centroid_of(model, list);
-    float* lane = elements + list / kCentroidBlock * kCentroidBlock * shape.dim + list % kCentroidBlock;
-    for (std::int64_t i = 0; i < shape.dim; ++i) lane[i * kCentroidBlock] = centroid[i];
-    const double squares = squared_norm(centroid, shape.dim);
-    offsets[list] = shape.metric == metric::l2 ? static_cast<float>(squares) : 0.0f;
-    if (!(std::sqrt(squares) <= largest)) largest = std::sqrt(squares);  // NaN stays
-  }
-  numbers[0] = largest;
-  numbers[1] = shape.encodes == encoded::residual ? largest : 0.0;
+  coarse_lists::write(model.probes, to);
+  transpose_codewords(shape, model.codebook,
+                      reinterpret_cast<float*>(to + coarse_lists::bytes(shape.nlist, shape.dim)));
 }
 
 prepared_model::prepared_model(const core::ivf_pq_model& model)
-    : largest_probe(reinterpret_cast<const double*>(model.prepared)[0]),
-      largest_centroid(reinterpret_cast<const double*>(model.prepared)[1]),
-      words(reinterpret_cast<const float*>(model.prepared + kCacheLineBytes)) {
-  const core::ivf_pq_shape& shape = model.shape;
-  centroids.blocks = divide_up(shape.nlist, kCentroidBlock);
-  centroids.dim = shape.dim;
-  centroids.elements = words + round_up(shape.codebook_size() * 4, kCacheLineBytes) / 4;
-  centroids.offsets = centroids.elements + centroids.blocks * kCentroidBlock * shape.dim;
-}
-
-double coarse_bound(const core::ivf_pq_model& model, const float* query) {
-  const core::ivf_pq_shape& shape = model.shape;
-  const double norm = std::sqrt(squared_norm(query, shape.dim));
-  const double largest = prepared_model(model).largest_probe;
-  const double scale = shape.metric == metric::l2 ? (norm + largest) * (norm + largest) : norm * largest;
-  if (!(scale <= kMostCertain && norm <= kMostCertain)) return std::numeric_limits<double>::infinity();
-  return kRounding * (3.0 * static_cast<double>(shape.dim) + kOfTheRest) * scale +
-         static_cast<double>(shape.dim + kCacheLineBytes) * kUnderflow * (1.0 + norm);
-}
+    : lists(model.probes, model.prepared),
+      words(reinterpret_cast<const float*>(model.prepared + coarse_lists::bytes(model.shape.nlist, model.shape.dim))) {}
 
 float term_of(const core::ivf_pq_model& model, std::int64_t list, const std::uint8_t* codes, double& squares) {
   const core::ivf_pq_shape& shape = model.shape;
@@ -125,9 +78,10 @@ query_filter::query_filter(const core::ivf_pq_model& model, const core::ivf_pq_l
                            float inverse_norm, std::byte* memory)
     : shape_(model.shape) {
   const prepared_model prepared(model);
-  squared_norm_ = cpu::squared_norm(query, shape_.dim);
+  squared_norm_ = squared_norm_of(query, shape_.dim);
   const double norm = std::sqrt(squared_norm_);
-  const double row_norm = prepared.largest_centroid + static_cast<double>(*lists.largest);
+  const double centroid_norm = shape_.encodes == encoded::residual ? prepared.lists.largest : 0.0;
+  const double row_norm = centroid_norm + static_cast<double>(*lists.largest);
   const double scale = shape_.metric == metric::l2 ? (norm + row_norm) * (norm + row_norm) : norm * row_norm;
   bound_ = kRounding * roundings(shape_) * scale +
            static_cast<double>(shape_.padded_dim() + kCacheLineBytes) * kUnderflow * (1.0 + norm);
@@ -200,12 +154,6 @@ float query_filter::estimate(float base, const std::byte* page, std::int64_t row
     if (piece < pieces) even += entries[*codes];
   }
   return base + page_layout::terms(page)[row] + (even + odd);
-}
-
-float rounded_up(double value) {
-  const auto rounded = static_cast<float>(value);
-  return static_cast<double>(rounded) < value ? std::nextafter(rounded, std::numeric_limits<float>::infinity())
-                                              : rounded;
 }
 
 }  // namespace shortlist::cpu

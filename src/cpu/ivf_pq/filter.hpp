@@ -8,25 +8,19 @@
 
 #include "core/ivf_pq.hpp"
 #include "cpu/ivf_pq/kernels.hpp"
+#include "cpu/ivf_pq/probe.hpp"
 
 namespace shortlist::cpu {
 
-/// What `prepare` makes of a model: two numbers, then the codewords as lane_codewords has them, and the centroids as
-/// lane_centroids has them: with their squared norms under squared L2, as queries are compared with them.
+/// What `prepare` makes of a model: the centroids as queries are compared with them, and the codewords.
 struct prepared_model {
-  double largest_probe = 0.0;     ///< norm of any centroid
-  double largest_centroid = 0.0;  ///< the same if it takes part in what codes stand for, else 0
-  const float* words = nullptr;
-  lane_centroids centroids;
+  coarse_lists lists;
+  const float* words = nullptr;  ///< as lane_codewords has them
 
   static std::int64_t bytes(const core::ivf_pq_shape& shape);
   static void write(const core::ivf_pq_model& model, std::byte* to);
   explicit prepared_model(const core::ivf_pq_model& model);
 };
-
-/// How far the score of any centroid, oriented, may be from coarse_estimates' less what all have in common; infinity if
-/// nothing is known.
-double coarse_bound(const core::ivf_pq_model& model, const float* query);
 
 /// What of a row's score does not depend on the query: |w|^2 + 2 c.w under squared L2, else 0; NaN if that is no fp32
 /// number. Adds the square of w's norm to `squares`.
@@ -77,8 +71,5 @@ class query_filter {
   float step_ = 0.0f;
   float inverse_step_ = 0.0f;
 };
-
-/// The fp32 number that is not below `value`.
-float rounded_up(double value);
 
 }  // namespace shortlist::cpu

@@ -93,19 +93,20 @@ class ivf_pq_scratch final : public core::scratch {
       rotation_ = std::make_unique<turner>(model.rotation, dim);
       turned.reserve(group * dim * 4);
     }
-    reserve(model.shape, group, limits.max_nprobe,
+    reserve(model, group, limits.max_nprobe,
             query_memory(model.shape, rows_by_code(limits.max_k, limits.max_refine_ratio, lists.rows), lists.rows));
     allocations_ = 0;
   }
 
-  void reserve(const core::ivf_pq_shape& shape, std::int64_t group, std::int64_t nprobe, const query_memory& memory) {
+  void reserve(const core::ivf_pq_model& model, std::int64_t group, std::int64_t nprobe, const query_memory& memory) {
+    const core::ivf_pq_shape& shape = model.shape;
     const std::int64_t slots = core_count();
     const std::int64_t team = memory.team(group);
     allocations_ += probes.reserve(group * nprobe * 8);
     allocations_ += probe_scores.reserve(group * nprobe * 4);
-    if (probes_by_estimates(shape, group)) {
+    if (probes_by_estimates(model.probes, group)) {
       const std::int64_t parts = std::min(slots, divide_up(group, kProbeQueries));
-      allocations_ += probing.reserve(parts * probe_bytes(shape));
+      allocations_ += probing.reserve(parts * probe_bytes(shape.nlist, shape.dim));
     }
     allocations_ += pairs.reserve(slots * team * nprobe * static_cast<std::int64_t>(sizeof(probe_pair)));
     allocations_ += queries.reserve(slots * team * memory.bytes);

@@ -118,19 +118,21 @@ void searcher::turn_queries(std::int64_t first, std::int64_t count) {
 /// The lists of the group's queries, best first.
 void searcher::probe(std::int64_t first, std::int64_t count) {
   turn_queries(first, count);
-  if (!probes_by_estimates(shape_, count)) {
+  if (!probes_by_estimates(model_.probes, count)) {
     probe_flat(0, count);
     return;
   }
+  const coarse_lists centroids = prepared_model(model_).lists;
+  const std::int64_t bytes = probe_bytes(shape_.nlist, shape_.dim);
   std::atomic<std::int64_t> next{0};
   std::atomic<bool> all{true};
   const std::int64_t parts = divide_up(count, kProbeQueries);
   for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), parts)), [&](int slot) {
-    std::byte* memory = memory_.probing.as<std::byte>() + slot * probe_bytes(shape_);
+    std::byte* memory = memory_.probing.as<std::byte>() + slot * bytes;
     for (std::int64_t q = next.fetch_add(kProbeQueries); q < count; q = next.fetch_add(kProbeQueries)) {
       const std::int64_t part = std::min(kProbeQueries, count - q);
       std::int64_t* lists = memory_.probes.as<std::int64_t>() + q * request_.nprobe;
-      if (probe_by_estimates(model_, turned_.at(q), turned_.stride, part, request_.nprobe, memory,
+      if (probe_by_estimates(centroids, turned_.at(q), turned_.stride, part, request_.nprobe, memory,
                              memory_.probe_scores.as<float>() + q * request_.nprobe, lists)) {
         continue;
       }
@@ -300,7 +302,7 @@ bool searcher::takes_all_cores(std::int64_t count) const {
 }
 
 void searcher::search() {
-  memory_.reserve(shape_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, layout_);
+  memory_.reserve(model_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, layout_);
   for (std::int64_t first = 0; first < request_.query_count; first += kMaxQueryGroup) {
     const std::int64_t count = std::min(kMaxQueryGroup, request_.query_count - first);
     probe(first, count);
