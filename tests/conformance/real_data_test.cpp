@@ -1,4 +1,6 @@
 // Real data with its own ground truth: help_wiki and bigann10k from this repository, Fashion-MNIST where it is.
+#include "conformance/real_data.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,23 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of this repository's data/: named by the environment, below the working folder, or beside the program as it
-/// was built or installed.
-std::optional<fs::path> repository_data(const std::string& folder) {
-  std::vector<fs::path> candidates;
-  if (const char* named = std::getenv("SHORTLIST_REPOSITORY_DATA")) candidates.emplace_back(named);
-  candidates.emplace_back("data");
-  std::error_code ignored;
-  const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const char* up : {"../data", "../../data", "../../../data", "../share/shortlist/data"}) {
-    candidates.push_back(here / up);
-  }
-  for (const fs::path& candidate : candidates) {
-    if (fs::exists(candidate / folder, ignored)) return candidate / folder;
-  }
-  return std::nullopt;
-}
-
 /// Squared distance of bytes, exact.
 std::int64_t squared_distance(const std::uint8_t* a, const std::uint8_t* b, std::int64_t dim) {
   std::int64_t sum = 0;
@@ -48,12 +33,6 @@ std::int64_t squared_distance(const std::uint8_t* a, const std::uint8_t* b, std:
   }
   return sum;
 }
-
-/// Rows, queries and ground truth of bytes under squared L2.
-struct byte_set {
-  vectors base, queries;
-  id_table truth;
-};
 
 /// Rows as fp32, which may have a plane where bytes have none.
 std::vector<float> widened(const vectors& bytes) {
@@ -130,60 +109,17 @@ TEST(RealData, HelpWikiIdsEqualTheGroundTruth) {
 }
 
 TEST(RealData, Bigann10kDistancesEqualTheGroundTruth) {
-  const std::optional<fs::path> folder = repository_data("bigann10k");
-  if (!folder) GTEST_SKIP() << "no data/bigann10k; name its parent with SHORTLIST_REPOSITORY_DATA";
-  const byte_set set{read_vectors(*folder / "base.u8bin"), read_vectors(*folder / "query.u8bin"),
-                     read_ids(*folder / "gt100.ibin")};
-  check_bytes(set, set.queries.rows);
-}
-
-struct close_pipe {
-  void operator()(std::FILE* pipe) const { pclose(pipe); }
-};
-
-/// A file's contents, through `xz -dc` if it ends in .xz; empty if it is not there or does not unpack.
-std::vector<std::byte> unpacked(const fs::path& path) {
-  std::vector<std::byte> bytes;
-  if (!fs::exists(path)) return bytes;
-  const std::unique_ptr<std::FILE, close_pipe> pipe(popen(("xz -dc '" + path.string() + "'").c_str(), "r"));
-  if (!pipe) return bytes;
-  std::array<std::byte, 65536> piece;
-  for (std::size_t n; (n = std::fread(piece.data(), 1, piece.size(), pipe.get())) > 0;) {
-    bytes.insert(bytes.end(), piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(n));
-  }
-  return bytes;
-}
-
-/// The uint32 rows and uint32 dim at the head of a .u8bin or .ibin file.
-std::array<std::uint32_t, 2> header_of(const std::vector<std::byte>& file) {
-  std::array<std::uint32_t, 2> header{};
-  if (file.size() >= sizeof header) std::memcpy(header.data(), file.data(), sizeof header);
-  return header;
-}
-
-vectors bytes_of(const std::vector<std::byte>& file) {
-  const auto [rows, dim] = header_of(file);
-  return {rows, dim, element_type::u8, std::vector<std::byte>(file.begin() + 8, file.end())};
+  const std::optional<byte_set> set = bigann10k();
+  if (!set) GTEST_SKIP() << kNoBigann10k;
+  check_bytes(*set, set->queries.rows);
 }
 
 TEST(RealData, FashionMnistDistancesEqualTheGroundTruth) {
-  const char* root = std::getenv("SHORTLIST_DATA");
-  if (!root) GTEST_SKIP() << "SHORTLIST_DATA is not set";
-  const fs::path folder = fs::path(root) / "fashion_mnist";
-  const std::vector<std::byte> train = unpacked(folder / "train.u8bin.xz");
-  const std::vector<std::byte> test = unpacked(folder / "test.u8bin.xz");
-  const std::vector<std::byte> truth = unpacked(folder / "gt100_l2.ibin.xz");
-  if (train.empty() || test.empty() || truth.empty()) GTEST_SKIP() << "nothing to unpack in " << folder;
-  byte_set set{bytes_of(train), bytes_of(test), {}};
-  const auto [rows, k] = header_of(truth);
-  set.truth = {rows, k, {}};
-  std::vector<std::int32_t> ids(std::size_t{rows} * k);
-  ASSERT_EQ(truth.size(), 8 + ids.size() * sizeof(std::int32_t));
-  std::memcpy(ids.data(), truth.data() + 8, ids.size() * sizeof(std::int32_t));
-  set.truth.data.assign(ids.begin(), ids.end());
-  ASSERT_EQ(set.base.data.size(), static_cast<std::size_t>(set.base.rows * set.base.dim));
-  ASSERT_EQ(set.queries.data.size(), static_cast<std::size_t>(set.queries.rows * set.queries.dim));
-  check_bytes(set, run_settings().full ? set.queries.rows : 200);
+  const std::optional<byte_set> set = fashion_mnist();
+  if (!set) GTEST_SKIP() << kNoFashionMnist;
+  ASSERT_EQ(set->base.data.size(), static_cast<std::size_t>(set->base.rows * set->base.dim));
+  ASSERT_EQ(set->queries.data.size(), static_cast<std::size_t>(set->queries.rows * set->queries.dim));
+  check_bytes(*set, run_settings().full ? set->queries.rows : 200);
 }
 
 }  // namespace

@@ -109,6 +109,33 @@ TEST_F(IvfPqOps, RowsThatAreNotFiniteAreNamedInOrder) {
             (std::vector<std::int64_t>{}));
 }
 
+TEST_F(IvfPqOps, AssignedListsEqualTheReference) {
+  std::uint32_t seed = 0;
+  for (const ivf_pq_data data : kIvfPqData) {
+    for (const std::int64_t nlist : {1, 127, 203}) {  // few, and as many as are worth estimating
+      const ivf_pq_problem problem({.dim = 21, .pieces = 7, .nlist = nlist, .rows = 400, .data = data, .seed = ++seed});
+      std::vector<float> taken;
+      std::vector<std::int64_t> expected;
+      for (std::int64_t row = 0; row < 400; ++row) {
+        std::vector<float> one = reference::take_row(problem.oracle(), problem.rows(), row);
+        if (row == 300) one[0] = 3e38f;  // nothing is known of its distances
+        taken.insert(taken.end(), one.begin(), one.end());
+        expected.push_back(reference::assign(problem.oracle(), one));
+      }
+      const auto memory = ops().make_assign_scratch(problem.model().assigns, 400);
+      for (const std::string_view isa : cpu::available_isas()) {
+        cpu::force_isa(isa);
+        for (const std::int64_t n : {400, 9, 280}) {
+          std::vector<std::int64_t> lists(static_cast<std::size_t>(n), -1);
+          ops().assign(nullptr, *memory, problem.model().assigns, taken.data(), n, lists.data());
+          ASSERT_TRUE(std::equal(lists.begin(), lists.end(), expected.begin()))
+              << describe(problem.what()) << " n=" << n;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(IvfPqOps, ResidualsAndCodesEqualTheReference) {
   for (const ivf_pq_case& of : shapes()) {
     const ivf_pq_problem problem(of);
@@ -226,6 +253,45 @@ TEST_F(IvfPqOps, SumsOfCodewordsAreThoseOfTheirRows) {
         }
       }
     }
+  }
+}
+
+// Three rows by hand: lists, codes, decoded rows and scores, in exact arithmetic rounded where docs/ivf_pq.md rounds.
+TEST_F(IvfPqOps, AnExampleWithBits) {
+  reference::ivf_pq_model model{.dim = 3, .nlist = 2, .pieces = 2, .piece_dim = 2, .bits = 4};
+  model.centroids = {0, 0, 0, 0.3f, 2, -1.7f};
+  for (int n = 0; n < 16; ++n) {
+    model.codebook.push_back(static_cast<float>(n) / 8 - 0.75f);
+    model.codebook.push_back(static_cast<float>(5 * n % 16) / 16 - 0.5f);
+  }
+  for (int n = 0; n < 16; ++n) {
+    model.codebook.push_back(static_cast<float>(3 * n % 16) / 8 - 1);
+    model.codebook.push_back(0);
+  }
+  const float rows[] = {0.1f, 0.2f, 0.3f, 0.8f, 1.1f, -1.4f, 0.35f, 2.3f, -1.75f};
+  const std::vector<float> query = {0.7f, 1.9f, -1.3f};
+  struct expected {
+    std::int64_t list;
+    std::vector<std::uint8_t> codes;
+    std::vector<std::uint32_t> decoded;
+    std::uint32_t l2, inner_product;
+  };
+  const expected table[] = {{0, {6, 14}, {0x00000000, 0x3EC00000, 0x3E800000}, 0x40A6FAE1, 0x3EC66666},
+                            {1, {10, 14}, {0x3F4CCCCD, 0x3FD00000, 0xBFB9999A}, 0x3DDD70A6, 0x40B10A3D},
+                            {1, {6, 8}, {0x3E99999A, 0x40180000, 0xBFD9999A}, 0x3F0BAE16, 0x40DDD70A}};
+  for (std::int64_t row = 0; row < 3; ++row) {
+    const expected& line = table[row];
+    model.by = metric::l2;
+    const std::vector<float> taken = reference::take_row(model, matrix_view<const float>(rows, 3, 3), row);
+    reference::ivf_pq_row coded{.list = reference::assign(model, taken), .codes = {}};
+    coded.codes = reference::encode(model, reference::to_encode(model, taken, coded.list));
+    EXPECT_EQ(coded.list, line.list) << row;
+    EXPECT_EQ(coded.codes, line.codes) << row;
+    const std::vector<float> decoded = reference::decode(model, coded);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(bits_of(decoded[i]), line.decoded[i]) << row << " " << i;
+    EXPECT_EQ(bits_of(reference::score_by_code(model, query, coded)), line.l2) << row;
+    model.by = metric::inner_product;
+    EXPECT_EQ(bits_of(reference::score_by_code(model, query, coded)), line.inner_product) << row;
   }
 }
 

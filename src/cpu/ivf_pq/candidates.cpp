@@ -4,15 +4,17 @@
 #include <algorithm>
 #include <limits>
 
+#include "cpu/ivf_pq/bounds.hpp"
+
 namespace shortlist::cpu {
 namespace {
 
 /// Rows that join between two cuts: cuts are cheap, and early ones lower the limit.
 constexpr std::int64_t kRowsBetweenCuts = 64;
+/// A row's codes are a byte in each strip of its page: so many rows are fetched ahead of the one that is looked at.
+constexpr std::int64_t kRowsAhead = 3;
 /// Above the key of any score: rows that surely belong to the best.
 constexpr std::uint32_t kSureKey = ~0u;
-
-constexpr auto kByEstimate = [](const candidate& a, const candidate& b) { return a.estimate < b.estimate; };
 
 }  // namespace
 
@@ -21,14 +23,28 @@ candidate_rows::candidate_rows(query_scan& scan, candidate* rows, std::int64_t r
   pending_.room = std::min(capacity_, wanted_ + std::max(wanted_, kRowsBetweenCuts));
 }
 
-void candidate_rows::scan_list(float base, const list_span& list, float* decoded) {
-  const ivf_pq_kernels& kernels = current_ivf_pq_kernels();
+void candidate_rows::scan_list(float base, const list_span& list, const slot_buffers& buffers) {
   const std::int64_t pages = divide_up(list.rows, core::kPageRows);
+  candidate_list* const found = &pending_;
   for (std::int64_t page = 0;;) {
-    const list_filter filter = scan_.filter.of_list(base, scan_.limit.load(std::memory_order_relaxed));
-    page = kernels.scan_list(filter, list, page, pending_);
+    const list_filter of_list = filter(base);
+    page = current_ivf_pq_kernels().scan_list(&of_list, 1, list, page, &found);
     if (page == pages) return;
-    make_room(decoded);
+    make_room(buffers);
+  }
+}
+
+void candidate_rows::scan_list(candidate_rows* const (&queries)[2], const float (&bases)[2], const list_span& list,
+                               const slot_buffers& buffers) {
+  const std::int64_t pages = divide_up(list.rows, core::kPageRows);
+  candidate_list* const found[2] = {&queries[0]->pending_, &queries[1]->pending_};
+  for (std::int64_t page = 0;;) {
+    const list_filter of_list[2] = {queries[0]->filter(bases[0]), queries[1]->filter(bases[1])};
+    page = current_ivf_pq_kernels().scan_list(of_list, 2, list, page, found);
+    if (page == pages) return;
+    for (candidate_rows* query : queries) {
+      if (!query->has_room()) query->make_room(buffers);
+    }
   }
 }
 
@@ -40,30 +56,39 @@ void candidate_rows::lower_limit(double limit) {
 }
 
 void candidate_rows::drop_above(float limit) {
-  const candidate* end = std::remove_if(pending_.rows, pending_.rows + pending_.size,
-                                        [&](const candidate& row) { return row.estimate > limit; });
-  pending_.size = end - pending_.rows;
+  candidate* rows = pending_.rows;
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < pending_.size; ++i) {  // without branches, which would be mispredicted
+    const candidate row = rows[i];
+    rows[kept] = row;
+    kept += row.estimate <= limit ? 1 : 0;
+  }
+  pending_.size = kept;
+}
+
+rank_bracket candidate_rows::bracket_of_rank(std::int64_t rank, const slot_buffers& buffers) const {
+  for (std::int64_t i = 0; i < pending_.size; ++i) buffers.estimates[i] = pending_.rows[i].estimate;
+  return current_ivf_pq_kernels().bracket_of_rank(buffers.estimates, pending_.size, rank);
 }
 
 /// Drops what is above the best rows' estimates by more than estimates can be wrong.
-void candidate_rows::cut_by_estimates(double spread) {
+void candidate_rows::cut_by_estimates(double spread, const slot_buffers& buffers) {
   if (found_.size() == 0 && pending_.size > wanted_ && wanted_ > 0) {
-    std::nth_element(pending_.rows, pending_.rows + wanted_ - 1, pending_.rows + pending_.size, kByEstimate);
-    lower_limit(static_cast<double>(pending_.rows[wanted_ - 1].estimate) + spread);
+    lower_limit(static_cast<double>(bracket_of_rank(wanted_, buffers).reached) + spread);
   }
   drop_above(scan_.limit.load(std::memory_order_relaxed));
 }
 
-void candidate_rows::make_room(float* decoded) {
-  cut_by_estimates(scan_.filter.steps_bound());
-  if (pending_.size > capacity_ / 2) score_all(decoded);
+void candidate_rows::make_room(const slot_buffers& buffers) {
+  cut_by_estimates(scan_.filter.steps_bound(), buffers);
+  if (pending_.size > capacity_ / 2) score_all(buffers);
   pending_.room = std::min(capacity_, pending_.size + std::max(pending_.size, kRowsBetweenCuts) + core::kPageRows);
 }
 
-void candidate_rows::score_all(float* decoded) {
+void candidate_rows::score_all(const slot_buffers& buffers) {
   for (std::int64_t first = 0; first < pending_.size; first += core::kPageRows) {
-    scan_.scorer.add(scan_.query, pending_.rows + first, std::min(core::kPageRows, pending_.size - first), decoded,
-                     found_);
+    scan_.scorer.add(scan_.query, pending_.rows + first, std::min(core::kPageRows, pending_.size - first),
+                     buffers.decoded, found_);
   }
   scored_ += pending_.size;
   pending_.size = 0;
@@ -72,23 +97,20 @@ void candidate_rows::score_all(float* decoded) {
   lower_limit(scan_.filter.oriented(found_.least(), scan_.query.inverse_norm) + scan_.filter.bound());
 }
 
-void candidate_rows::join(const candidate_rows& other, float* decoded) {
+void candidate_rows::join(const candidate_rows& other, const slot_buffers& buffers) {
   for (std::int64_t i = 0; i < other.found_.size(); ++i) found_.add(other.found_.keys()[i]);
   found_.cut();
   for (std::int64_t i = 0; i < other.pending_.size; ++i) {
-    if (pending_.size == pending_.room) make_room(decoded);
+    if (pending_.size == pending_.room) make_room(buffers);
     pending_.rows[pending_.size++] = other.pending_.rows[i];
   }
   scored_ += other.scored_;
 }
 
 /// Moves rows that are among the best whatever the others' scores are to found(), without theirs.
-void candidate_rows::keep_sure() {
+void candidate_rows::keep_sure(const slot_buffers& buffers) {
   float below = std::numeric_limits<float>::infinity();
-  if (pending_.size > wanted_) {
-    std::nth_element(pending_.rows, pending_.rows + wanted_, pending_.rows + pending_.size, kByEstimate);
-    below = pending_.rows[wanted_].estimate;
-  }
+  if (pending_.size > wanted_) below = bracket_of_rank(wanted_ + 1, buffers).below;
   const double spread = 2.0 * scan_.filter.bound();
   const candidate* rest = std::partition(pending_.rows, pending_.rows + pending_.size, [&](const candidate& row) {
     if (!(static_cast<double>(row.estimate) + spread < static_cast<double>(below))) return true;
@@ -98,15 +120,16 @@ void candidate_rows::keep_sure() {
   pending_.size = rest - pending_.rows;
 }
 
-void candidate_rows::finish(bool only_the_set, float* decoded) {
-  cut_by_estimates(scan_.filter.steps_bound());
+void candidate_rows::finish(bool only_the_set, const slot_buffers& buffers) {
+  cut_by_estimates(scan_.filter.steps_bound(), buffers);
   for (std::int64_t i = 0; i < pending_.size; ++i) {
+    if (i + kRowsAhead < pending_.size) scan_.scorer.fetch(pending_.rows[i + kRowsAhead]);
     candidate& row = pending_.rows[i];
     row.estimate = scan_.filter.estimate(row.base, scan_.scorer.page_of(row), row.place % core::kPageRows);
   }
-  cut_by_estimates(2.0 * scan_.filter.bound());
-  if (only_the_set && found_.size() == 0) keep_sure();
-  score_all(decoded);
+  cut_by_estimates(2.0 * scan_.filter.bound(), buffers);
+  if (only_the_set && found_.size() == 0) keep_sure(buffers);
+  score_all(buffers);
 }
 
 }  // namespace shortlist::cpu

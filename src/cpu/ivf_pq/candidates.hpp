@@ -10,6 +10,12 @@
 
 namespace shortlist::cpu {
 
+/// What a slot works in, whatever query it has.
+struct slot_buffers {
+  float* decoded = nullptr;    ///< a page's rows
+  float* estimates = nullptr;  ///< of all candidates of a query, and kValuesSlack
+};
+
 /// A query while its lists are scanned, by one slot or by several.
 struct query_scan {
   query_scan(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const row_scorer& scores,
@@ -29,24 +35,32 @@ class candidate_rows {
  public:
   candidate_rows(query_scan& scan, candidate* rows, std::int64_t room, best_rows found);
 
-  /// `decoded` has room for a page's rows.
-  void scan_list(float base, const list_span& list, float* decoded);
+  /// Passes a list through the filter. `base` is what estimates of its rows begin at.
+  void scan_list(float base, const list_span& list, const slot_buffers& buffers);
+  /// The same with two queries at once.
+  static void scan_list(candidate_rows* const (&queries)[2], const float (&bases)[2], const list_span& list,
+                        const slot_buffers& buffers);
   /// Takes over what another slot has found for the same query.
-  void join(const candidate_rows& other, float* decoded);
+  void join(const candidate_rows& other, const slot_buffers& buffers);
   /// Leaves exactly the best rows in found(): with their scores, unless only the set matters.
-  void finish(bool only_the_set, float* decoded);
+  void finish(bool only_the_set, const slot_buffers& buffers);
 
   best_rows& found() { return found_; }
   /// Rows whose score was computed.
   std::int64_t scored() const { return scored_; }
 
  private:
+  bool has_room() const { return pending_.size + core::kPageRows <= pending_.room; }
+  list_filter filter(float base) const {
+    return scan_.filter.of_list(base, scan_.limit.load(std::memory_order_relaxed));
+  }
   void lower_limit(double limit);
   void drop_above(float limit);
-  void cut_by_estimates(double spread);
-  void make_room(float* decoded);
-  void score_all(float* decoded);
-  void keep_sure();
+  void cut_by_estimates(double spread, const slot_buffers& buffers);
+  rank_bracket bracket_of_rank(std::int64_t rank, const slot_buffers& buffers) const;
+  void make_room(const slot_buffers& buffers);
+  void score_all(const slot_buffers& buffers);
+  void keep_sure(const slot_buffers& buffers);
 
   query_scan& scan_;
   candidate_list pending_;

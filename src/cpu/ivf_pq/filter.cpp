@@ -7,21 +7,15 @@
 
 #include "core/order.hpp"
 #include "cpu/flat/scratch.hpp"
+#include "cpu/ivf_pq/bounds.hpp"
 #include "cpu/ivf_pq/layout.hpp"
 #include "cpu/ivf_pq/parts.hpp"
 
 namespace shortlist::cpu {
 namespace {
 
-constexpr double kRounding = 0x1p-24;
-/// Beyond this a sum might overflow, or lose a cosine to underflow.
-constexpr double kMostCertain = 0x1p120;
-constexpr double kLeastCertain = 0x1p-120;
-/// Of products that underflow, for each element.
-constexpr double kUnderflow = 0x1p-140;
-
-/// Two entries are added in a byte.
-constexpr float kMostSteps = 127.0f;
+/// Entries of two pieces are added in a byte.
+constexpr float kMostSteps = 255.0f;
 /// A page's sums are 16-bit numbers.
 constexpr std::int64_t kMostSum = 32'767;
 
@@ -30,15 +24,8 @@ const float* centroid_of(const core::ivf_pq_model& model, std::int64_t list) {
                                         list * model.assigns.row_stride_bytes);
 }
 
-double squared_norm(const float* x, std::int64_t dim) {
-  double sum = 0.0;
-  for (std::int64_t i = 0; i < dim; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return sum;
-}
-
 /// How many roundings lie between a score and its estimate, each of at most |q + c + w|^2 or |q| |c + w|: section 5.
 double roundings(const core::ivf_pq_shape& shape) {
-  constexpr double kOfTheRest = 256.0;
   return static_cast<double>(shape.dim) / 64.0 + 3.0 * static_cast<double>(shape.pieces) +
          2.0 * static_cast<double>(shape.piece_dim) + kOfTheRest;
 }
@@ -46,24 +33,19 @@ double roundings(const core::ivf_pq_shape& shape) {
 }  // namespace
 
 std::int64_t prepared_model::bytes(const core::ivf_pq_shape& shape) {
-  return kCacheLineBytes + shape.codebook_size() * 4;
+  return coarse_lists::bytes(shape.nlist, shape.dim) + shape.codebook_size() * 4;
 }
 
 void prepared_model::write(const core::ivf_pq_model& model, std::byte* to) {
-  double largest = 0.0;
-  if (model.shape.encodes == encoded::residual) {
-    for (std::int64_t list = 0; list < model.shape.nlist; ++list) {
-      const double norm = std::sqrt(squared_norm(centroid_of(model, list), model.shape.dim));
-      if (!(norm <= largest)) largest = norm;  // NaN stays
-    }
-  }
-  *reinterpret_cast<double*>(to) = largest;
-  transpose_codewords(model.shape, model.codebook, reinterpret_cast<float*>(to + kCacheLineBytes));
+  const core::ivf_pq_shape& shape = model.shape;
+  coarse_lists::write(model.probes, to);
+  transpose_codewords(shape, model.codebook,
+                      reinterpret_cast<float*>(to + coarse_lists::bytes(shape.nlist, shape.dim)));
 }
 
 prepared_model::prepared_model(const core::ivf_pq_model& model)
-    : largest_centroid(*reinterpret_cast<const double*>(model.prepared)),
-      words(reinterpret_cast<const float*>(model.prepared + kCacheLineBytes)) {}
+    : lists(model.probes, model.prepared),
+      words(reinterpret_cast<const float*>(model.prepared + coarse_lists::bytes(model.shape.nlist, model.shape.dim))) {}
 
 float term_of(const core::ivf_pq_model& model, std::int64_t list, const std::uint8_t* codes, double& squares) {
   const core::ivf_pq_shape& shape = model.shape;
@@ -96,9 +78,10 @@ query_filter::query_filter(const core::ivf_pq_model& model, const core::ivf_pq_l
                            float inverse_norm, std::byte* memory)
     : shape_(model.shape) {
   const prepared_model prepared(model);
-  squared_norm_ = cpu::squared_norm(query, shape_.dim);
+  squared_norm_ = squared_norm_of(query, shape_.dim);
   const double norm = std::sqrt(squared_norm_);
-  const double row_norm = prepared.largest_centroid + static_cast<double>(*lists.largest);
+  const double centroid_norm = shape_.encodes == encoded::residual ? prepared.lists.largest : 0.0;
+  const double row_norm = centroid_norm + static_cast<double>(*lists.largest);
   const double scale = shape_.metric == metric::l2 ? (norm + row_norm) * (norm + row_norm) : norm * row_norm;
   bound_ = kRounding * roundings(shape_) * scale +
            static_cast<double>(shape_.padded_dim() + kCacheLineBytes) * kUnderflow * (1.0 + norm);
@@ -116,7 +99,7 @@ query_filter::query_filter(const core::ivf_pq_model& model, const core::ivf_pq_l
   const float factor = shape_.metric == metric::l2 ? -2.0f : -1.0f;
   const table_range range = kernels.make_table({prepared.words, shape_.piece_dim, shape_.codewords()}, shape_.pieces,
                                                query, factor, table, least);
-  const float most = std::min(kMostSteps, static_cast<float>(kMostSum / shape_.pieces));
+  const float most = std::min(kMostSteps, static_cast<float>(kMostSum / divide_up(shape_.pieces, 2)));
   // Where entries hardly differ, steps are of the bound's size: smaller ones would tell nothing more.
   step_ = std::max({range.widest / most, static_cast<float>(bound_), std::numeric_limits<float>::min()});
   inverse_step_ = 1.0f / step_;
@@ -171,12 +154,6 @@ float query_filter::estimate(float base, const std::byte* page, std::int64_t row
     if (piece < pieces) even += entries[*codes];
   }
   return base + page_layout::terms(page)[row] + (even + odd);
-}
-
-float rounded_up(double value) {
-  const auto rounded = static_cast<float>(value);
-  return static_cast<double>(rounded) < value ? std::nextafter(rounded, std::numeric_limits<float>::infinity())
-                                              : rounded;
 }
 
 }  // namespace shortlist::cpu

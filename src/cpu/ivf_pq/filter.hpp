@@ -8,13 +8,14 @@
 
 #include "core/ivf_pq.hpp"
 #include "cpu/ivf_pq/kernels.hpp"
+#include "cpu/ivf_pq/probe.hpp"
 
 namespace shortlist::cpu {
 
-/// What `prepare` makes of a model: a number, then the codewords as lane_codewords has them.
+/// What `prepare` makes of a model: the centroids as queries are compared with them, and the codewords.
 struct prepared_model {
-  double largest_centroid = 0.0;  ///< norm
-  const float* words = nullptr;
+  coarse_lists lists;
+  const float* words = nullptr;  ///< as lane_codewords has them
 
   static std::int64_t bytes(const core::ivf_pq_shape& shape);
   static void write(const core::ivf_pq_model& model, std::byte* to);
@@ -70,8 +71,5 @@ class query_filter {
   float step_ = 0.0f;
   float inverse_step_ = 0.0f;
 };
-
-/// The fp32 number that is not below `value`.
-float rounded_up(double value);
 
 }  // namespace shortlist::cpu

@@ -18,7 +18,7 @@ struct lane_codewords {
 /// What a query's table is like, which decides how it becomes bytes.
 struct table_range {
   double sum_of_least = 0.0;  ///< of each piece's least entry
-  float widest = 0.0f;        ///< largest less least entry of the piece where that is largest
+  float widest = 0.0f;  ///< largest less least entry, of the pieces 2 i and 2 i + 1 together, where that is largest
 };
 
 /// The rows of one list.
@@ -57,7 +57,34 @@ struct candidate_list {
   std::int64_t room = 0;
 };
 
+/// Centroids, transposed: [blocks][dim][kCentroidBlock], so that lanes are centroids.
+inline constexpr std::int64_t kCentroidBlock = 16;
+struct lane_centroids {
+  const float* elements = nullptr;
+  const float* offsets = nullptr;  ///< [blocks * kCentroidBlock]; infinity behind the last centroid
+  std::int64_t blocks = 0;
+  std::int64_t dim = 0;
+};
+
+inline constexpr std::int64_t kCoarseQueries = 6;  ///< that meet a block of centroids at a time
+
+/// Around the value of a rank: fewer than so many values are at most `below`, and so many at most `reached`.
+struct rank_bracket {
+  float below;
+  float reached;
+};
+/// What values may take beyond their end, where kernels put padding of their own.
+inline constexpr std::int64_t kValuesSlack = 16;
+
 struct ivf_pq_kernels {
+  /// out[q * out_stride + c] = offset c + factor * dot(query q, centroid c), for one block and up to kCoarseQueries.
+  void (*coarse_estimates)(const lane_centroids& centroids, std::int64_t block, const float* queries,
+                           std::int64_t stride, std::int64_t count, float factor, float* out, std::int64_t out_stride);
+  /// least[g] of values[g], values[g + groups], ...; both are multiples of kCentroidBlock.
+  void (*least_of_groups)(const float* values, std::int64_t count, std::int64_t groups, float* least);
+  /// Numbers of the values that are at most `limit`; returns how many.
+  std::int64_t (*numbers_below)(const float* values, std::int64_t count, float limit, std::uint32_t* numbers);
+
   /// codes[i * code_stride] of the piece of row i, which begins at pieces + i * stride: the nearest of one piece's
   /// codewords.
   void (*encode)(const lane_codewords& codewords, const float* pieces, std::int64_t stride, std::int64_t rows,
@@ -70,10 +97,13 @@ struct ivf_pq_kernels {
   /// bytes[piece][n] = (table[piece][n] - least[piece]) * inverse_step, rounded down, at most `largest`.
   void (*make_bytes)(const float* table, const float* least, std::int64_t pieces, std::int64_t count,
                      float inverse_step, float largest, std::uint8_t* bytes);
-  /// Appends the rows, from page `first_page` on, that cannot be left out, while there is room for a whole page.
-  /// Returns the first page that it is not done with.
-  std::int64_t (*scan_list)(const list_filter& filter, const list_span& list, std::int64_t first_page,
-                            candidate_list& found);
+  /// A close bracket of the rank-th smallest value, by bisection: what is needed of it is no more than its place.
+  /// @pre 1 <= rank <= count; values are finite, and kValuesSlack may be written behind them.
+  rank_bracket (*bracket_of_rank)(float* values, std::int64_t count, std::int64_t rank);
+  /// Appends the rows, from page `first_page` on, that cannot be left out, for one query or two, while there is room
+  /// for a whole page. Returns the first page that it is not done with.
+  std::int64_t (*scan_list)(const list_filter* filters, std::int64_t queries, const list_span& list,
+                            std::int64_t first_page, candidate_list* const* found);
 };
 
 /// The table of the instruction set that is in use. @throws what current_isa does.

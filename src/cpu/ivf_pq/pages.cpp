@@ -3,6 +3,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "cpu/ivf_pq/bounds.hpp"
 #include "cpu/ivf_pq/filter.hpp"
 #include "cpu/ivf_pq/layout.hpp"
 #include "cpu/ivf_pq/parts.hpp"

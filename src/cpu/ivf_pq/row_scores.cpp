@@ -2,6 +2,7 @@
 #include "cpu/ivf_pq/row_scores.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/score.hpp"
 
@@ -10,8 +11,9 @@ namespace {
 
 constexpr auto kFloat = static_cast<std::size_t>(element_type::f32);
 constexpr auto kDot = static_cast<std::size_t>(sum_kind::dot);
-/// Kept rows lie scattered: so many are fetched ahead of the one that is scored.
-constexpr std::int64_t kRowsAhead = 4;
+/// Kept rows lie scattered: so many are fetched ahead, and so many copied to be scored together.
+constexpr std::int64_t kRowsAhead = 6;
+constexpr std::int64_t kRefinedRows = 16;
 
 }  // namespace
 
@@ -102,26 +104,34 @@ std::int64_t row_scorer::add_list(const padded_query& query, std::int64_t list, 
   return rows;
 }
 
-void row_scorer::refine(const padded_query& query, best_rows& found) const {
+void row_scorer::refine(const padded_query& query, float* copied, best_rows& found) const {
   const core::flat_corpus& kept = lists_.kept;
   const auto row_sums = kernels_.row_sums[static_cast<std::size_t>(kept.type)][kind_];
   const auto* rows = static_cast<const std::byte*>(kept.rows);
-  const std::int64_t row_bytes = shape_.dim * size_bytes(kept.type);
+  const std::int64_t stride = round_up(shape_.dim * size_bytes(kept.type), kCacheLineBytes);
+  const auto row_at = [&](std::int64_t i) { return rows + core::position_of(found.keys()[i]) * kept.row_stride_bytes; };
   const auto fetch = [&](std::int64_t i) {
-    const std::byte* row = rows + core::position_of(found.keys()[i]) * kept.row_stride_bytes;
-    for (std::int64_t at = 0; at < row_bytes; at += kCacheLineBytes) __builtin_prefetch(row + at);
+    for (std::int64_t at = 0; at < stride; at += kCacheLineBytes) __builtin_prefetch(row_at(i) + at);
   };
   for (std::int64_t i = 0; i < std::min(kRowsAhead, found.size()); ++i) fetch(i);
-  for (std::int64_t i = 0; i < found.size(); ++i) {
-    if (i + kRowsAhead < found.size()) fetch(i + kRowsAhead);
-    const std::uint32_t position = core::position_of(found.keys()[i]);
-    float sums[1 + kSumsSlack];
-    row_sums(query.elements, {rows + position * kept.row_stride_bytes, kept.row_stride_bytes, 1}, shape_.dim, sums);
-    float score = sums[0];
-    if (shape_.metric == metric::cosine) {
-      score = core::cosine_score(score, query.inverse_norm, kept.inverse_norms[position]);
+  auto* to = reinterpret_cast<std::byte*>(copied);
+  for (std::int64_t first = 0; first < found.size(); first += kRefinedRows) {
+    const std::int64_t count = std::min(kRefinedRows, found.size() - first);
+    for (std::int64_t i = first; i < first + count; ++i) {
+      if (i + kRowsAhead < found.size()) fetch(i + kRowsAhead);
+      std::memcpy(to + (i - first) * stride, row_at(i), static_cast<std::size_t>(stride));
     }
-    found.keys()[i] = core::row_key(core::score_key(score, shape_.metric), position);
+    float sums[kRefinedRows + kSumsSlack];
+    row_sums(query.elements, {to, stride, count}, shape_.dim, sums);
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::uint64_t& key = found.keys()[first + i];
+      const std::uint32_t position = core::position_of(key);
+      float score = sums[i];
+      if (shape_.metric == metric::cosine) {
+        score = core::cosine_score(score, query.inverse_norm, kept.inverse_norms[position]);
+      }
+      key = core::row_key(core::score_key(score, shape_.metric), position);
+    }
   }
 }
 

@@ -30,13 +30,20 @@ class row_scorer {
     return page_layout::positions(page_of(row))[row.place % kPlaces];
   }
 
+  /// Fetches what is known of a row.
+  void fetch(const candidate& row) const {
+    const std::byte* of_row = page_of(row);
+    for (std::int64_t at = 0; at < page_bytes_; at += kCacheLineBytes) __builtin_prefetch(of_row + at);
+  }
+
   /// Adds up to 32 rows, whose places are of any lists. `decoded` has room for them.
   void add(const padded_query& query, const candidate* rows, std::int64_t count, float* decoded,
            best_rows& found) const;
   /// Adds every row of a list; returns how many there are.
   std::int64_t add_list(const padded_query& query, std::int64_t list, float* decoded, best_rows& found) const;
   /// Puts the scores of the rows as they were added in place of those found so far.
-  void refine(const padded_query& query, best_rows& found) const;
+  /// `copied` has room for a page's decoded rows.
+  void refine(const padded_query& query, float* copied, best_rows& found) const;
 
  private:
   static constexpr auto kPlaces = static_cast<std::uint32_t>(core::kPageRows);  // of a page

@@ -9,6 +9,7 @@
 #include "cpu/flat/search.hpp"
 #include "cpu/ivf_pq/filter.hpp"
 #include "cpu/ivf_pq/parts.hpp"
+#include "cpu/ivf_pq/probe.hpp"
 #include "cpu/memory.hpp"
 
 namespace shortlist::cpu {
@@ -50,19 +51,19 @@ constexpr std::int64_t query_capacity(const core::ivf_pq_shape& shape) {
 
 /// The memory of one query that is scanned, in bytes from its beginning.
 struct query_memory {
-  std::int64_t query_at = 0;  ///< padded
+  std::int64_t candidates = 0;  ///< that there is room for
+  std::int64_t query_at = 0;    ///< padded
   std::int64_t tables_at = 0;
   std::int64_t candidates_at = 0;
   std::int64_t keys_at = 0;
   std::int64_t bytes = 0;
 
   query_memory(const core::ivf_pq_shape& shape, std::int64_t looked_for, std::int64_t rows)
-      : query_at(kStateBytes),
+      : candidates(candidate_capacity(looked_for, rows)),
+        query_at(kStateBytes),
         tables_at(query_at + query_capacity(shape) * 4),
         candidates_at(tables_at + table_sizes(shape).bytes()),
-        keys_at(candidates_at +
-                round_up(candidate_capacity(looked_for, rows) * static_cast<std::int64_t>(sizeof(candidate)),
-                         kCacheLineBytes)),
+        keys_at(candidates_at + round_up(candidates * static_cast<std::int64_t>(sizeof(candidate)), kCacheLineBytes)),
         bytes(keys_at + key_capacity(looked_for) * 8) {}
 
   /// Queries that a slot scans together, of `count` for all slots.
@@ -92,24 +93,30 @@ class ivf_pq_scratch final : public core::scratch {
       rotation_ = std::make_unique<turner>(model.rotation, dim);
       turned.reserve(group * dim * 4);
     }
-    reserve(model.shape, group, limits.max_nprobe,
+    reserve(model, group, limits.max_nprobe,
             query_memory(model.shape, rows_by_code(limits.max_k, limits.max_refine_ratio, lists.rows), lists.rows));
     allocations_ = 0;
   }
 
-  void reserve(const core::ivf_pq_shape& shape, std::int64_t group, std::int64_t nprobe, const query_memory& memory) {
+  void reserve(const core::ivf_pq_model& model, std::int64_t group, std::int64_t nprobe, const query_memory& memory) {
+    const core::ivf_pq_shape& shape = model.shape;
     const std::int64_t slots = core_count();
     const std::int64_t team = memory.team(group);
     allocations_ += probes.reserve(group * nprobe * 8);
     allocations_ += probe_scores.reserve(group * nprobe * 4);
+    if (probes_by_estimates(model.probes, group)) {
+      const std::int64_t parts = std::min(slots, divide_up(group, kProbeQueries));
+      allocations_ += probing.reserve(parts * probe_bytes(shape.nlist, shape.dim));
+    }
     allocations_ += pairs.reserve(slots * team * nprobe * static_cast<std::int64_t>(sizeof(probe_pair)));
     allocations_ += queries.reserve(slots * team * memory.bytes);
+    allocations_ += estimates.reserve(slots * (memory.candidates + kValuesSlack) * 4);
     allocations_ += decoded.reserve(slots * core::kPageRows * decoded_stride(shape.dim) * 4);
   }
 
   std::int64_t bytes() const noexcept override {
-    return coarse_->bytes() + turned.bytes() + probes.bytes() + probe_scores.bytes() + pairs.bytes() + queries.bytes() +
-           decoded.bytes();
+    return coarse_->bytes() + turned.bytes() + probes.bytes() + probe_scores.bytes() + probing.bytes() + pairs.bytes() +
+           queries.bytes() + estimates.bytes() + decoded.bytes();
   }
   std::int64_t device_allocations() const noexcept override { return allocations_ + coarse_->device_allocations(); }
 
@@ -121,8 +128,10 @@ class ivf_pq_scratch final : public core::scratch {
 
   growing_memory turned;                // queries [group, dim], with a rotation
   growing_memory probes, probe_scores;  // [group, nprobe]
+  growing_memory probing;               // [slots]
   growing_memory pairs;                 // [slots, team * nprobe]
   growing_memory queries;               // query_memory [slots, team]
+  growing_memory estimates;             // [slots, candidates of a query]
   growing_memory decoded;               // rows [slots, 32]
 
  private:

@@ -13,9 +13,13 @@
 #include "core/plan.hpp"
 #include "core/score.hpp"
 #include "cpu/ivf_pq/candidates.hpp"
+#include "cpu/ivf_pq/probe.hpp"
 
 namespace shortlist::cpu {
 namespace {
+
+/// In place of the first list of a part of a batch that estimates could not probe.
+constexpr std::int64_t kNotProbed = -1;
 
 /// Rows of queries: the caller's, or turned ones.
 struct query_rows {
@@ -37,7 +41,6 @@ class searcher {
         page_bytes_(page_layout(model.shape).bytes()),
         strips_(page_layout(model.shape).strips),
         wanted_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
-        room_(candidate_capacity(wanted_, lists.rows)),
         layout_(model.shape, wanted_, lists.rows),
         team_(layout_.team(std::min(request.query_count, kMaxQueryGroup))) {}
 
@@ -45,8 +48,9 @@ class searcher {
 
  private:
   // Memory of a slot, and of query t of its team.
-  float* decoded_at(int slot) const {
-    return memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim);
+  slot_buffers buffers_at(int slot) const {
+    return {memory_.decoded.as<float>() + slot * core::kPageRows * ivf_pq_scratch::decoded_stride(shape_.dim),
+            memory_.estimates.as<float>() + slot * (layout_.candidates + kValuesSlack)};
   }
   std::byte* query_at(int slot, std::int64_t t) const {
     return memory_.queries.as<std::byte>() + (slot * team_ + t) * layout_.bytes;
@@ -58,21 +62,28 @@ class searcher {
 
   void turn_queries(std::int64_t first, std::int64_t count);
   void probe(std::int64_t first, std::int64_t count);
+  void probe_flat(std::int64_t q, std::int64_t count);
   std::int64_t list_at(std::int64_t q, std::int64_t n) const {
     return memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
+  }
+
+  // What lies at the beginning of a query's memory while it is scanned.
+  static query_scan* scan_at(std::byte* query) { return std::launder(reinterpret_cast<query_scan*>(query)); }
+  static candidate_rows* candidates_at(std::byte* query) {
+    return std::launder(reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)));
   }
 
   query_scan& begin(std::byte* query, std::int64_t q) const;
   candidate_rows& candidates_for(query_scan& scan, std::byte* query) const;
   float base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const;
-  void scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows, float* decoded) const;
+  list_span span_of(std::int64_t list) const;
   void scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n);
 
   void answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count);
   bool takes_all_cores(std::int64_t count) const;
   void answer_on_all_cores(std::int64_t first, std::int64_t q);
   void answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q);
-  void finish(std::byte* query, std::int64_t number, best_rows& found) const;
+  void finish(int slot, std::byte* query, std::int64_t number, best_rows& found) const;
 
   ivf_pq_scratch& memory_;
   const core::ivf_pq_model& model_;
@@ -83,7 +94,6 @@ class searcher {
   const std::int64_t page_bytes_;
   const std::int64_t strips_;
   const std::int64_t wanted_;  // rows, by their codes
-  const std::int64_t room_;    // candidates of a query
   const query_memory layout_;
   const std::int64_t team_;  // queries that a slot scans together
   query_rows turned_;        // of the group
@@ -108,12 +118,42 @@ void searcher::turn_queries(std::int64_t first, std::int64_t count) {
 /// The lists of the group's queries, best first.
 void searcher::probe(std::int64_t first, std::int64_t count) {
   turn_queries(first, count);
-  const core::flat_request request = {.queries = turned_.data,
+  if (!probes_by_estimates(model_.probes, count)) {
+    probe_flat(0, count);
+    return;
+  }
+  const coarse_lists centroids = prepared_model(model_).lists;
+  const std::int64_t bytes = probe_bytes(shape_.nlist, shape_.dim);
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> all{true};
+  const std::int64_t parts = divide_up(count, kProbeQueries);
+  for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), parts)), [&](int slot) {
+    std::byte* memory = memory_.probing.as<std::byte>() + slot * bytes;
+    for (std::int64_t q = next.fetch_add(kProbeQueries); q < count; q = next.fetch_add(kProbeQueries)) {
+      const std::int64_t part = std::min(kProbeQueries, count - q);
+      std::int64_t* lists = memory_.probes.as<std::int64_t>() + q * request_.nprobe;
+      if (probe_by_estimates(centroids, turned_.at(q), turned_.stride, part, request_.nprobe, memory,
+                             memory_.probe_scores.as<float>() + q * request_.nprobe, lists)) {
+        continue;
+      }
+      *lists = kNotProbed;
+      all = false;
+    }
+  });
+  if (all) return;
+  for (std::int64_t q = 0; q < count; q += kProbeQueries) {
+    if (list_at(q, 0) == kNotProbed) probe_flat(q, std::min(kProbeQueries, count - q));
+  }
+}
+
+/// The same for queries [q, q + count) of the group by a flat search.
+void searcher::probe_flat(std::int64_t q, std::int64_t count) {
+  const core::flat_request request = {.queries = turned_.at(q),
                                       .query_stride = turned_.stride,
                                       .query_count = count,
                                       .k = request_.nprobe,
-                                      .scores = memory_.probe_scores.as<float>(),
-                                      .ids = memory_.probes.as<std::int64_t>()};
+                                      .scores = memory_.probe_scores.as<float>() + q * request_.nprobe,
+                                      .ids = memory_.probes.as<std::int64_t>() + q * request_.nprobe};
   flat_search(core::choose_flat_algorithm(device_kind::cpu, core::shape_of(model_.probes, request)), memory_.coarse(),
               model_.probes, request);
 }
@@ -126,8 +166,8 @@ query_scan& searcher::begin(std::byte* query, std::int64_t q) const {
 
 candidate_rows& searcher::candidates_for(query_scan& scan, std::byte* query) const {
   static_assert(sizeof(query_scan) + sizeof(candidate_rows) <= kStateBytes && alignof(query_scan) == 8);
-  return *new (query + sizeof(query_scan))
-      candidate_rows(scan, reinterpret_cast<candidate*>(query + layout_.candidates_at), room_, found_at(query));
+  return *new (query + sizeof(query_scan)) candidate_rows(
+      scan, reinterpret_cast<candidate*>(query + layout_.candidates_at), layout_.candidates, found_at(query));
 }
 
 /// What the estimates of the rows of a query's n-th list begin at.
@@ -140,17 +180,13 @@ float searcher::base_of(const query_scan& scan, std::int64_t q, std::int64_t n) 
   return shape_.metric == metric::l2 ? score : -score;
 }
 
-void searcher::scan_probe(query_scan& scan, std::int64_t q, std::int64_t n, candidate_rows& rows,
-                          float* decoded) const {
-  const std::int64_t list = list_at(q, n);
-  rows.scan_list(base_of(scan, q, n),
-                 {.pages = lists_.pages,
-                  .table = lists_.table + lists_.first[list],
-                  .page_bytes = page_bytes_,
-                  .strips = strips_,
-                  .rows = lists_.sizes[list],
-                  .list = static_cast<std::uint32_t>(list)},
-                 decoded);
+list_span searcher::span_of(std::int64_t list) const {
+  return {.pages = lists_.pages,
+          .table = lists_.table + lists_.first[list],
+          .page_bytes = page_bytes_,
+          .strips = strips_,
+          .rows = lists_.sizes[list],
+          .list = static_cast<std::uint32_t>(list)};
 }
 
 /// The lists of places [first_n, end_n) of the team's queries, which begin at q.
@@ -158,17 +194,27 @@ void searcher::scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int
   probe_pair* pairs = memory_.pairs.as<probe_pair>() + slot * team_ * request_.nprobe;
   std::int64_t size = 0;
   for (std::int64_t t = 0; t < count; ++t) {
-    if (!reinterpret_cast<query_scan*>(query_at(slot, t))->filter.can_filter()) continue;
+    if (!scan_at(query_at(slot, t))->filter.can_filter()) continue;
     for (std::int64_t n = first_n; n < end_n; ++n) {
       pairs[size++] = {static_cast<std::uint32_t>(list_at(q + t, n)), static_cast<std::uint32_t>(t),
                        static_cast<std::uint32_t>(n)};
     }
   }
   std::sort(pairs, pairs + size, [](const probe_pair& a, const probe_pair& b) { return a.list < b.list; });
-  for (std::int64_t i = 0; i < size; ++i) {
-    std::byte* query = query_at(slot, pairs[i].query);
-    scan_probe(*reinterpret_cast<query_scan*>(query), q + pairs[i].query, pairs[i].n,
-               *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan)), decoded_at(slot));
+  const auto rows_of = [&](const probe_pair& pair) { return candidates_at(query_at(slot, pair.query)); };
+  const auto base_at = [&](const probe_pair& pair) {
+    return base_of(*scan_at(query_at(slot, pair.query)), q + pair.query, pair.n);
+  };
+  for (std::int64_t i = 0; i < size;) {
+    const list_span list = span_of(pairs[i].list);
+    if (i + 1 < size && pairs[i + 1].list == pairs[i].list) {
+      candidate_rows::scan_list({rows_of(pairs[i]), rows_of(pairs[i + 1])}, {base_at(pairs[i]), base_at(pairs[i + 1])},
+                                list, buffers_at(slot));
+      i += 2;
+    } else {
+      rows_of(pairs[i])->scan_list(base_at(pairs[i]), list, buffers_at(slot));
+      ++i;
+    }
   }
 }
 
@@ -182,14 +228,14 @@ void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::in
   scan_pairs(slot, q, count, 1, request_.nprobe);
   for (std::int64_t t = 0; t < count; ++t) {
     std::byte* query = query_at(slot, t);
-    if (!reinterpret_cast<query_scan*>(query)->filter.can_filter()) {
+    if (!scan_at(query)->filter.can_filter()) {
       answer_by_decoding(slot, query, first, q + t);
       continue;
     }
-    auto& rows = *reinterpret_cast<candidate_rows*>(query + sizeof(query_scan));
-    rows.finish(request_.refine_ratio > 0, decoded_at(slot));
+    candidate_rows& rows = *candidates_at(query);
+    rows.finish(request_.refine_ratio > 0, buffers_at(slot));
     decoded_rows_ += rows.scored();
-    finish(query, first + q + t, rows.found());
+    finish(slot, query, first + q + t, rows.found());
   }
 }
 
@@ -202,39 +248,39 @@ void searcher::answer_on_all_cores(std::int64_t first, std::int64_t q) {
     return;
   }
   const int slots = static_cast<int>(std::min<std::int64_t>(thread_count(), request_.nprobe));
-  const auto rows_of = [&](int slot) {
-    return reinterpret_cast<candidate_rows*>(query_at(slot, 0) + sizeof(query_scan));
-  };
   std::atomic<std::int64_t> next{0};
   for_each_slot(slots, [&](int slot) {
     candidate_rows& own = candidates_for(scan, query_at(slot, 0));
-    for (std::int64_t n = next++; n < request_.nprobe; n = next++) scan_probe(scan, q, n, own, decoded_at(slot));
+    for (std::int64_t n = next++; n < request_.nprobe; n = next++) {
+      own.scan_list(base_of(scan, q, n), span_of(list_at(q, n)), buffers_at(slot));
+    }
   });
-  candidate_rows& all = *rows_of(0);
-  for (int slot = 1; slot < slots; ++slot) all.join(*rows_of(slot), decoded_at(0));
-  all.finish(request_.refine_ratio > 0, decoded_at(0));
+  candidate_rows& all = *candidates_at(query);
+  for (int slot = 1; slot < slots; ++slot) all.join(*candidates_at(query_at(slot, 0)), buffers_at(0));
+  all.finish(request_.refine_ratio > 0, buffers_at(0));
   decoded_rows_ += all.scored();
-  finish(query, first + q, all.found());
+  finish(0, query, first + q, all.found());
 }
 
 /// The same where nothing is known of scores: every row of the query's lists.
 void searcher::answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q) {
-  const padded_query& padded = reinterpret_cast<query_scan*>(query)->query;
+  const padded_query& padded = scan_at(query)->query;
   best_rows found = found_at(query);
   std::int64_t rows = 0;
   for (std::int64_t n = 0; n < request_.nprobe; ++n) {
-    rows += scorer_.add_list(padded, list_at(q, n), decoded_at(slot), found);
+    rows += scorer_.add_list(padded, list_at(q, n), buffers_at(slot).decoded, found);
   }
   found.cut();
   decoded_rows_ += rows;
   ++unfiltered_queries_;
-  finish(query, first + q, found);
+  finish(slot, query, first + q, found);
 }
 
 /// Refines what was found, sorts it and writes the k best.
-void searcher::finish(std::byte* query, std::int64_t number, best_rows& found) const {
+void searcher::finish(int slot, std::byte* query, std::int64_t number, best_rows& found) const {
   if (request_.refine_ratio > 0) {
-    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)), found);
+    scorer_.refine(scorer_.pad(request_.queries + number * request_.query_stride, elements_at(query)),
+                   buffers_at(slot).decoded, found);
   }
   const std::int64_t count = std::min(found.size(), request_.k);
   std::partial_sort(found.keys(), found.keys() + count, found.keys() + found.size(), std::greater<>());
@@ -256,7 +302,7 @@ bool searcher::takes_all_cores(std::int64_t count) const {
 }
 
 void searcher::search() {
-  memory_.reserve(shape_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, layout_);
+  memory_.reserve(model_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, layout_);
   for (std::int64_t first = 0; first < request_.query_count; first += kMaxQueryGroup) {
     const std::int64_t count = std::min(kMaxQueryGroup, request_.query_count - first);
     probe(first, count);

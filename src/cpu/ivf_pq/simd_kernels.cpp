@@ -1,12 +1,15 @@
 // IVF-PQ in vector instructions: one source for AVX-512, AVX2 and NEON.
 //
+// coarse_estimates: lanes are centroids; a block of them meets six queries, whose sums fill the registers.
+//
 // encode, make_table: lanes are codewords, so that each distance is summed by itself, in the defined order; every lane
 // keeps its nearest codeword and the nearest of the lanes is found at the end.
 //
 // scan_list: bytes of a vector are the rows of a page. A piece's entries of all rows are one byte shuffle of a table of
-// 16 that stays in a register; wider codes take one for each 16 codewords and choose by the upper bits. Entries are at
-// most 127, so that two pieces are added in bytes before they are widened.
-// Limit: AVX2, 9 instructions for 32 rows and two pieces of 4 bits, some 70 for two of 8 bits.
+// 16 that stays in a register; wider codes take one for each 16 codewords and choose by the upper bits. Entries of two
+// pieces that share a strip, or two strips, are at most 255 together and added in bytes before they are widened.
+// Two queries share what is unpacked. Limit: AVX2, 8 to 10 instructions for 32 rows and two pieces of 4 bits, some 70
+// for two of 8 bits.
 #include "cpu/targets.hpp"
 // Highway compiles this file once for each target, each time in a namespace of its own.
 #undef HWY_TARGET_INCLUDE
@@ -14,6 +17,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // Highway's headers come first: foreach_target includes this file again from here.
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -34,6 +38,75 @@ using vector = hn::Vec<float_tag>;
 using ints = hn::Vec<decltype(kInts)>;
 
 constexpr int kLanes = HWY_LANES(float);
+
+#undef SHORTLIST_INLINE_LAMBDA
+#define SHORTLIST_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
+template <class Body, int... I>
+HWY_INLINE void unroll_over(Body&& body, std::integer_sequence<int, I...>) {
+  (body(std::integral_constant<int, I>()), ...);
+}
+
+/// body(0), ..., body(Count - 1), with constants: arrays that they index stay in registers.
+template <int Count, class Body>
+HWY_INLINE void unroll(Body&& body) {
+  unroll_over(body, std::make_integer_sequence<int, Count>());
+}
+
+// ---- lists
+
+void coarse_estimates(const lane_centroids& centroids, std::int64_t block, const float* queries, std::int64_t stride,
+                      std::int64_t count, float factor, float* out, std::int64_t out_stride) {
+  constexpr int kVectors = static_cast<int>(kCentroidBlock) / kLanes;
+  constexpr int kQueries = static_cast<int>(kCoarseQueries);
+  const float* query[kQueries];
+  for (int q = 0; q < kQueries; ++q) query[q] = queries + (q < count ? q : 0) * stride;
+  const float* elements = centroids.elements + block * centroids.dim * kCentroidBlock;
+  vector sums[kQueries * kVectors];
+  unroll<kQueries * kVectors>([&](auto i) SHORTLIST_INLINE_LAMBDA { sums[i] = hn::Zero(kFloats); });
+  for (std::int64_t i = 0; i < centroids.dim; ++i, elements += kCentroidBlock) {
+    vector element[kVectors];
+    unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA { element[v] = hn::Load(kFloats, elements + v * kLanes); });
+    unroll<kQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+      const vector of_query = hn::Set(kFloats, query[q][i]);
+      unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
+        sums[q * kVectors + v] = hn::MulAdd(of_query, element[v], sums[q * kVectors + v]);
+      });
+    });
+  }
+  const float* offsets = centroids.offsets + block * kCentroidBlock;
+  out += block * kCentroidBlock;
+  unroll<kQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+    if (q >= count) return;
+    unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
+      const vector offset = hn::Load(kFloats, offsets + v * kLanes);
+      hn::StoreU(hn::MulAdd(hn::Set(kFloats, factor), sums[q * kVectors + v], offset), kFloats,
+                 out + q * out_stride + v * kLanes);
+    });
+  });
+}
+
+void least_of_groups(const float* values, std::int64_t count, std::int64_t groups, float* least) {
+  for (std::int64_t g = 0; g < groups; g += kLanes) {
+    vector low = hn::LoadU(kFloats, values + g);
+    for (std::int64_t i = g + groups; i < count; i += groups) low = hn::Min(low, hn::LoadU(kFloats, values + i));
+    hn::StoreU(low, kFloats, least + g);
+  }
+}
+
+std::int64_t numbers_below(const float* values, std::int64_t count, float limit, std::uint32_t* numbers) {
+  const vector most = hn::Set(kFloats, limit);
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const vector v = hn::LoadU(kFloats, values + i);
+    if (HWY_LIKELY(hn::AllFalse(kFloats, hn::Le(v, most)))) continue;
+    for (std::int64_t lane = i; lane < i + kLanes; ++lane) {
+      numbers[found] = static_cast<std::uint32_t>(lane);
+      found += values[lane] <= limit ? 1 : 0;
+    }
+  }
+  return found;
+}
 
 // ---- encoding
 
@@ -88,6 +161,7 @@ table_range make_table(const lane_codewords& codewords, std::int64_t pieces, con
   const std::int64_t count = codewords.count;
   const vector by = hn::Set(kFloats, factor);
   table_range range;
+  float width = 0.0f;  // of two pieces
   const float* words = codewords.words;
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
     vector low = hn::Set(kFloats, std::numeric_limits<float>::infinity());
@@ -104,7 +178,8 @@ table_range make_table(const lane_codewords& codewords, std::int64_t pieces, con
     }
     least[piece] = hn::GetLane(hn::MinOfLanes(kFloats, low));
     range.sum_of_least += static_cast<double>(least[piece]);
-    range.widest = HWY_MAX(range.widest, hn::GetLane(hn::MaxOfLanes(kFloats, high)) - least[piece]);
+    width = (piece % 2 == 0 ? 0.0f : width) + (hn::GetLane(hn::MaxOfLanes(kFloats, high)) - least[piece]);
+    range.widest = HWY_MAX(range.widest, width);
     query += codewords.piece_dim;
     words += codewords.piece_dim * count;
     table += count;
@@ -128,6 +203,36 @@ void make_bytes(const float* table, const float* least, std::int64_t pieces, std
   }
 }
 
+// ---- selection
+
+rank_bracket bracket_of_rank(float* values, std::int64_t count, std::int64_t rank) {
+  constexpr int kSteps = 16;
+  hn::StoreU(hn::Set(kFloats, values[0]), kFloats, values + count);
+  vector least = hn::LoadU(kFloats, values);
+  vector most = least;
+  for (std::int64_t i = kLanes; i < count; i += kLanes) {
+    const vector more = hn::LoadU(kFloats, values + i);
+    least = hn::Min(least, more);
+    most = hn::Max(most, more);
+  }
+  hn::StoreU(hn::Set(kFloats, std::numeric_limits<float>::infinity()), kFloats, values + count);
+  rank_bracket found = {
+      std::nextafter(hn::GetLane(hn::MinOfLanes(kFloats, least)), -std::numeric_limits<float>::infinity()),
+      hn::GetLane(hn::MaxOfLanes(kFloats, most))};
+  for (int step = 0; step < kSteps; ++step) {
+    const float middle = found.below * 0.5f + found.reached * 0.5f;
+    if (!(middle > found.below && middle < found.reached)) break;
+    const vector limit = hn::Set(kFloats, middle);
+    ints less = hn::Zero(kInts);
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      const auto is_less = hn::RebindMask(kInts, hn::Le(hn::LoadU(kFloats, values + i), limit));
+      less = hn::Sub(less, hn::VecFromMask(kInts, is_less));
+    }
+    (hn::GetLane(hn::SumOfLanes(kInts, less)) < rank ? found.below : found.reached) = middle;
+  }
+  return found;
+}
+
 // ---- the filter
 
 // A page's strip is 32 bytes: AVX-512 uses half of its vectors, NEON two.
@@ -145,20 +250,6 @@ constexpr int kByteLanes = static_cast<int>(HWY_MIN(HWY_LANES(std::uint8_t), 32)
 constexpr int kParts = kStrip / kByteLanes;  // vectors of a strip
 constexpr std::int64_t kLineBytes = 64;
 constexpr float kHighestSum = 32'767.0f;  // of bytes, which the tables keep to
-
-#undef SHORTLIST_INLINE_LAMBDA
-#define SHORTLIST_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
-
-template <class Body, int... I>
-HWY_INLINE void unroll_over(Body&& body, std::integer_sequence<int, I...>) {
-  (body(std::integral_constant<int, I>()), ...);
-}
-
-/// body(0), ..., body(Count - 1), with constants: arrays that they index stay in registers.
-template <int Count, class Body>
-HWY_INLINE void unroll(Body&& body) {
-  unroll_over(body, std::make_integer_sequence<int, Count>());
-}
 
 /// Entries of 16 << Upper codewords for codes of 4 + Upper bits.
 template <int Upper>
@@ -178,107 +269,149 @@ HWY_INLINE bytes_vector look_up(const std::uint8_t* entries, bytes_vector codes)
   return found[0];
 }
 
-/// Sums of a page's entries: sums[row].
+/// A code's strips, as they are looked up: of codes of 4 bits the halves of one, else two.
 template <int Upper>
-HWY_INLINE void sum_page(const std::uint8_t* HWY_RESTRICT entries, const std::uint8_t* HWY_RESTRICT codes,
-                         std::int64_t strips, const std::byte* ahead, hn::Vec<decltype(kSums)>* sums) {
-  pairs_vector both[kParts], upper[kParts];
-  unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA { both[part] = upper[part] = hn::Zero(kPairs); });
-  constexpr int kStep = Upper == 0 ? 1 : 2;  // strips of two pieces
-  for (std::int64_t strip = 0; strip < strips; strip += kStep) {
-    hwy::Prefetch(ahead + strip * kStrip);
-    unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
-      const std::uint8_t* from = codes + part * kByteLanes;
-      bytes_vector two;
-      if constexpr (Upper == 0) {
-        const bytes_vector packed = hn::LoadU(kBytes, from);
-        const auto later = hn::BitCast(kBytes, hn::ShiftRight<4>(hn::BitCast(kPairs, packed)));
-        two = hn::Add(look_up<0>(entries, packed), look_up<0>(entries + 16, later));
-      } else {
-        two = hn::Add(look_up<Upper>(entries, hn::LoadU(kBytes, from)),
-                      look_up<Upper>(entries + (16 << Upper), hn::LoadU(kBytes, from + kStrip)));
-      }
-      // The sum of both bytes' worth less 256 times that of the upper ones is that of the lower ones, modulo 2^16.
-      const pairs_vector pairs = hn::BitCast(kPairs, two);
-      both[part] = hn::Add(both[part], pairs);
-      upper[part] = hn::Add(upper[part], hn::ShiftRight<8>(pairs));
-    });
-    codes += kStep * kStrip;
-    entries += 2 * (16 << Upper);
+struct two_pieces {
+  HWY_INLINE explicit two_pieces(const std::uint8_t* from) : first(hn::LoadU(kBytes, from)), second(first) {
+    if constexpr (Upper == 0) {
+      second = hn::BitCast(kBytes, hn::ShiftRight<4>(hn::BitCast(kPairs, first)));
+    } else {
+      second = hn::LoadU(kBytes, from + kStrip);
+    }
   }
-  unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
-    sums[part] = hn::BitCast(kSums, hn::Sub(both[part], hn::ShiftLeft<8>(upper[part])));
-    sums[kParts + part] = hn::BitCast(kSums, upper[part]);
+  bytes_vector first, second;
+};
+
+/// Sums of a page's entries for Queries queries, in halves: of query q, rows of even parts at halves[2 q * kParts].
+template <int Upper, int Queries>
+HWY_INLINE void sum_page(const std::uint8_t* const* entries, const std::uint8_t* HWY_RESTRICT codes,
+                         std::int64_t strips, const std::byte* ahead, hn::Vec<decltype(kSums)>* sums) {
+  pairs_vector both[Queries * kParts], upper[Queries * kParts];
+  unroll<Queries * kParts>([&](auto i) SHORTLIST_INLINE_LAMBDA { both[i] = upper[i] = hn::Zero(kPairs); });
+  constexpr int kStep = Upper == 0 ? 1 : 2;  // strips of two pieces
+  constexpr int kPiece = 16 << Upper;        // entries
+  const auto add_two_pieces = [&](std::int64_t strip) SHORTLIST_INLINE_LAMBDA {
+    unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
+      const two_pieces<Upper> pieces(codes + strip * kStrip + part * kByteLanes);
+      unroll<Queries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+        constexpr int kAt = q * kParts + part;
+        const std::uint8_t* table = entries[q] + strip / kStep * 2 * kPiece;
+        // The sum of both bytes' worth less 256 times that of the upper ones is that of the lower ones, modulo 2^16.
+        const pairs_vector pairs = hn::BitCast(
+            kPairs, hn::Add(look_up<Upper>(table, pieces.first), look_up<Upper>(table + kPiece, pieces.second)));
+        both[kAt] = hn::Add(both[kAt], pairs);
+        upper[kAt] = hn::Add(upper[kAt], hn::ShiftRight<8>(pairs));
+      });
+    });
+  };
+  std::int64_t strip = 0;
+  for (; strip + 2 * kStep <= strips; strip += 2 * kStep) {
+    hwy::Prefetch(ahead + strip * kStrip);
+    if constexpr (kStep == 2) hwy::Prefetch(ahead + strip * kStrip + kLineBytes);
+    add_two_pieces(strip);
+    add_two_pieces(strip + kStep);
+  }
+  if (strip < strips) add_two_pieces(strip);
+  unroll<Queries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+    unroll<kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
+      constexpr int kAt = q * kParts + part;
+      sums[2 * q * kParts + part] = hn::BitCast(kSums, hn::Sub(both[kAt], hn::ShiftLeft<8>(upper[kAt])));
+      sums[(2 * q + 1) * kParts + part] = hn::BitCast(kSums, upper[kAt]);
+    });
   });
 }
 
-/// The highest sums with which rows stay: of a term that is not a number, any.
+/// The highest sums with which rows stay; below 0 where none does.
 HWY_INLINE void highest_sums(const list_filter& filter, const float* terms, std::int16_t* highest) {
   const hn::Rebind<std::int16_t, decltype(kTerms)> narrow;
   const auto left = hn::Set(kTerms, filter.limit - filter.offset);
   const auto scale = hn::Set(kTerms, filter.inverse_step);
   const auto most = hn::Set(kTerms, kHighestSum);
-  const auto none = hn::Set(kTerms, -1.0f);
   for (int row = 0; row < kStrip; row += static_cast<int>(hn::MaxLanes(kTerms))) {
-    auto steps = hn::Mul(hn::Sub(left, hn::LoadU(kTerms, terms + row)), scale);
-    steps = hn::IfThenElse(hn::Lt(steps, most), steps, most);
-    steps = hn::IfThenElse(hn::Lt(steps, none), none, steps);
+    const auto steps = hn::Min(hn::Mul(hn::Sub(left, hn::LoadU(kTerms, terms + row)), scale), most);
+    // Numbers below those of 32 bits become the least of them: rows that surely go. Between -1 and 0 they become 0.
     hn::StoreU(hn::DemoteTo(narrow, hn::ConvertTo(kWhole, steps)), narrow, highest + row);
   }
 }
 
-template <int Upper>
-std::int64_t scan_list_of(const list_filter& filter, const list_span& list, std::int64_t first_page,
-                          candidate_list& found) {
+/// Appends the rows of a page whose sums are not too high.
+HWY_INLINE void append_rows(const list_filter& filter, const list_span& list, const std::byte* page,
+                            std::uint32_t page_number, std::int64_t rows, const hn::Vec<decltype(kSums)>* sums,
+                            candidate_list& found) {
+  constexpr int kSumLanes = kByteLanes / 2;
+  HWY_ALIGN std::int16_t highest[kStrip];
+  highest_sums(filter, page_layout::terms(page), highest);
+  std::uint32_t out = 0;  // rows that are left out, by bits
+  unroll<2 * kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
+    std::uint8_t bits[8] = {};
+    hn::StoreMaskBits(kSums, hn::Gt(sums[part], hn::Load(kSums, highest + part * kSumLanes)), bits);
+    out |= (bits[0] | static_cast<std::uint32_t>(bits[1]) << 8) << (part * kSumLanes);
+  });
+  if (HWY_LIKELY(out == ~0u)) return;
+  HWY_ALIGN std::int16_t lanes[kStrip];
+  unroll<2 * kParts>([&](auto part)
+                         SHORTLIST_INLINE_LAMBDA { hn::Store(sums[part], kSums, lanes + part * kSumLanes); });
+  for (std::uint32_t in = ~out; in != 0; in &= in - 1) {
+    const int row = __builtin_ctz(in);
+    if (row >= rows) break;
+    const float term = page_layout::terms(page)[row];
+    found.rows[found.size++] = {
+        .estimate = filter.offset + term + filter.step * static_cast<float>(lanes[row]),
+        .base = filter.base,
+        .place = page_number * static_cast<std::uint32_t>(kStrip) + static_cast<std::uint32_t>(row),
+        .list = list.list};
+  }
+}
+
+template <int Upper, int Queries>
+std::int64_t scan_list_for(const list_filter* filters, const list_span& list, std::int64_t first_page,
+                           candidate_list* const* found) {
+  const std::uint8_t* entries[Queries];
+  for (int q = 0; q < Queries; ++q) entries[q] = filters[q].bytes;
   const std::int64_t pages = divide_up(list.rows, core::kPageRows);
   for (std::int64_t number = first_page; number < pages; ++number) {
-    if (found.size + core::kPageRows > found.room) return number;
+    for (int q = 0; q < Queries; ++q) {
+      if (found[q]->size + core::kPageRows > found[q]->room) return number;
+    }
     const std::uint32_t page_number = list.table[number];
     const std::byte* page = list.pages + page_number * list.page_bytes;
     const std::byte* next = number + 1 < pages ? list.pages + list.table[number + 1] * list.page_bytes : page;
-    HWY_ALIGN std::int16_t highest[kStrip];
-    highest_sums(filter, page_layout::terms(page), highest);
-    hn::Vec<decltype(kSums)> sums[2 * kParts];
-    sum_page<Upper>(filter.bytes, page_layout::codes(page), list.strips, next + page_layout::kCodesAt, sums);
-    constexpr int kSumLanes = kByteLanes / 2;
-    std::uint32_t out = 0;  // rows that are left out, by bits
-    unroll<2 * kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
-      std::uint8_t bits[8] = {};
-      hn::StoreMaskBits(kSums, hn::Gt(sums[part], hn::Load(kSums, highest + part * kSumLanes)), bits);
-      out |= (bits[0] | static_cast<std::uint32_t>(bits[1]) << 8) << (part * kSumLanes);
-    });
-    if (HWY_LIKELY(out == ~0u)) continue;
-    HWY_ALIGN std::int16_t lanes[kStrip];
-    unroll<2 * kParts>([&](auto part)
-                           SHORTLIST_INLINE_LAMBDA { hn::Store(sums[part], kSums, lanes + part * kSumLanes); });
+    hn::Vec<decltype(kSums)> sums[2 * Queries * kParts];
+    sum_page<Upper, Queries>(entries, page_layout::codes(page), list.strips, next + page_layout::kCodesAt, sums);
     const std::int64_t rows = HWY_MIN(core::kPageRows, list.rows - number * core::kPageRows);
-    for (std::uint32_t in = ~out; in != 0; in &= in - 1) {
-      const int row = __builtin_ctz(in);
-      if (row >= rows) break;
-      const float term = page_layout::terms(page)[row];
-      found.rows[found.size++] = {
-          .estimate = filter.offset + term + filter.step * static_cast<float>(lanes[row]),
-          .base = filter.base,
-          .place = page_number * static_cast<std::uint32_t>(kStrip) + static_cast<std::uint32_t>(row),
-          .list = list.list};
-    }
+    unroll<Queries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+      append_rows(filters[q], list, page, page_number, rows, sums + 2 * q * kParts, *found[q]);
+    });
   }
   return pages;
 }
 
-std::int64_t scan_list(const list_filter& filter, const list_span& list, std::int64_t first_page,
-                       candidate_list& found) {
-  switch (filter.bits) {
-    case 4: return scan_list_of<0>(filter, list, first_page, found);
-    case 5: return scan_list_of<1>(filter, list, first_page, found);
-    case 6: return scan_list_of<2>(filter, list, first_page, found);
-    case 7: return scan_list_of<3>(filter, list, first_page, found);
-    default: return scan_list_of<4>(filter, list, first_page, found);
+template <int Upper>
+std::int64_t scan_list_of(const list_filter* filters, std::int64_t queries, const list_span& list,
+                          std::int64_t first_page, candidate_list* const* found) {
+  return queries == 2 ? scan_list_for<Upper, 2>(filters, list, first_page, found)
+                      : scan_list_for<Upper, 1>(filters, list, first_page, found);
+}
+
+std::int64_t scan_list(const list_filter* filters, std::int64_t queries, const list_span& list, std::int64_t first_page,
+                       candidate_list* const* found) {
+  switch (filters->bits) {
+    case 4: return scan_list_of<0>(filters, queries, list, first_page, found);
+    case 5: return scan_list_of<1>(filters, queries, list, first_page, found);
+    case 6: return scan_list_of<2>(filters, queries, list, first_page, found);
+    case 7: return scan_list_of<3>(filters, queries, list, first_page, found);
+    default: return scan_list_of<4>(filters, queries, list, first_page, found);
   }
 }
 
-const ivf_pq_kernels kIvfPqKernels = {
-    .encode = encode, .make_table = make_table, .make_bytes = make_bytes, .scan_list = scan_list};
+const ivf_pq_kernels kIvfPqKernels = {.coarse_estimates = coarse_estimates,
+                                      .least_of_groups = least_of_groups,
+                                      .numbers_below = numbers_below,
+                                      .encode = encode,
+                                      .make_table = make_table,
+                                      .make_bytes = make_bytes,
+                                      .bracket_of_rank = bracket_of_rank,
+                                      .scan_list = scan_list};
 
 #endif
 }  // namespace shortlist::cpu::HWY_NAMESPACE

@@ -1,0 +1,258 @@
+// IVF-PQ indexes on every device against the reference: the same lists, codes and results, to the bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "conformance/either_device.hpp"
+#include "conformance/harness.hpp"
+#include "conformance/ivf_pq_oracle.hpp"
+#include "cpu/isa.hpp"
+
+namespace shortlist::conformance {
+namespace {
+
+class IvfPqOnDevice : public EitherDevice {};
+
+INSTANTIATE_TEST_SUITE_P(Devices, IvfPqOnDevice, testing::Values("cpu", "cuda"),
+                         [](const auto& test) { return std::string(test.param); });
+
+const train_options kShortTraining = {.iterations = 4};
+
+/// An index and what it is filled with.
+struct ivf_pq_case {
+  ivf_pq_options options;
+  std::int64_t rows = 1200;
+  std::string distribution = "normal";
+  std::uint64_t seed = 1;
+};
+
+std::string describe(const ivf_pq_case& of, device where) {
+  const ivf_pq_options& o = of.options;
+  return where.name() + " " + std::string(to_string(o.type)) + " " + std::string(to_string(o.metric)) +
+         " dim=" + std::to_string(o.dim) + " nlist=" + std::to_string(o.nlist) + " " + std::string(to_string(o.code)) +
+         " pq_dim=" + std::to_string(o.pq_dim) + " pq_bits=" + std::to_string(o.pq_bits) +
+         " encodes=" + std::string(to_string(o.encodes)) + " rotation=" + std::string(to_string(o.rotation)) +
+         " rows=" + std::to_string(of.rows) + " " + of.distribution + " seed=" + std::to_string(of.seed);
+}
+
+/// Every metric with every kind of code, and among them every number of bits, type and option.
+std::vector<ivf_pq_case> cases() {
+  std::vector<ivf_pq_case> all;
+  const char* distributions[] = {"normal", "ties_90", "zero_vectors", "mixed_magnitudes", "sparse", "narrow_band"};
+  constexpr element_type kTypes[] = {element_type::f32, element_type::f16, element_type::u8, element_type::i8,
+                                     element_type::bf16};
+  constexpr std::int64_t kDims[] = {24, 33, 8, 65};
+  constexpr std::int64_t kPieceDims[] = {2, 3, 1, 4, 8};
+  std::uint64_t seed = 0;
+  for (const metric by : {metric::l2, metric::inner_product, metric::cosine}) {
+    for (const code_kind code : {code_kind::pq, code_kind::sq4, code_kind::pq, code_kind::sq8, code_kind::pq}) {
+      ivf_pq_case one;
+      one.options = {.dim = kDims[seed % 4], .metric = by, .type = kTypes[seed % 5], .nlist = 20, .code = code};
+      if (code == code_kind::pq) {
+        one.options.pq_dim = (one.options.dim + kPieceDims[seed % 5] - 1) / kPieceDims[seed % 5];
+        one.options.pq_bits = 4 + static_cast<int>(seed % 5);
+      }
+      one.options.encodes = seed % 3 == 2 ? encoded::row : encoded::residual;
+      one.options.rotation = seed % 4 == 1 ? rotation::random : rotation::none;
+      one.options.rows = seed % 2 == 0 ? kept_rows::device : kept_rows::host;
+      one.options.seed = seed;
+      one.distribution = distributions[seed % 6];
+      one.seed = ++seed;
+      all.push_back(one);
+    }
+  }
+  return all;
+}
+
+/// Rows and queries, two of which are not finite.
+dataset data_of(const ivf_pq_case& of) {
+  dataset data = make_dataset(of.options.type, of.distribution, of.rows, of.options.dim, 7, of.seed);
+  data.query_data[static_cast<std::size_t>(5 * data.query_stride)] = std::numeric_limits<float>::infinity();
+  data.query_data[static_cast<std::size_t>(6 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
+  return data;
+}
+
+ivf_pq_index index_of(device where, const ivf_pq_case& of, const dataset& data) {
+  ivf_pq_index index(where, of.options);
+  index.train(data.row_view(), kShortTraining);
+  index.add(data.row_view());
+  return index;
+}
+
+/// Searches on every instruction set, where there are several.
+template <class Check>
+void for_every_isa(device where, const Check& check) {
+  if (where.kind() != device_kind::cpu) return check("-");
+  for (const std::string_view isa : cpu::available_isas()) {
+    const forced_isa forced{std::string(isa)};
+    check(std::string(isa));
+  }
+}
+
+TEST_P(IvfPqOnDevice, ListsCodesAndResultsEqualTheReference) {
+  for (const ivf_pq_case& of : cases()) {
+    const dataset data = data_of(of);
+    const ivf_pq_index index = index_of(where_, of, data);
+    const ivf_pq_oracle oracle = oracle_of(index);
+    ASSERT_EQ(oracle.rows.size(), static_cast<std::size_t>(of.rows)) << describe(of, where_);
+    for (std::int64_t row = 0; row < of.rows; ++row) {
+      const std::vector<float> taken = reference::take_row(oracle.model, data.row_view(), row);
+      const reference::ivf_pq_row& coded = oracle.rows[static_cast<std::size_t>(row)];
+      ASSERT_EQ(coded.list, reference::assign(oracle.model, taken)) << describe(of, where_) << " row " << row;
+      ASSERT_EQ(coded.codes, reference::encode(oracle.model, reference::to_encode(oracle.model, taken, coded.list)))
+          << describe(of, where_) << " row " << row;
+    }
+    for (const ivf_pq_search_options& options :
+         {ivf_pq_search_options{.k = 10, .nprobe = 4}, ivf_pq_search_options{.k = 1, .nprobe = 1, .refine_ratio = 1},
+          ivf_pq_search_options{.k = 20, .nprobe = 20, .refine_ratio = 3},
+          ivf_pq_search_options{.k = 300, .nprobe = 7}}) {
+      const ivf_pq_result expected = oracle.expected(data.row_view(), data.query_view(), options);
+      for_every_isa(where_, [&](const std::string& isa) {
+        ASSERT_EQ(first_difference(index.search(data.query_view(), options), expected), "")
+            << describe(of, where_) << " isa=" << isa << " k=" << options.k << " nprobe=" << options.nprobe
+            << " refine_ratio=" << options.refine_ratio;
+      });
+    }
+  }
+}
+
+TEST_P(IvfPqOnDevice, RefiningEverythingIsExactSearchOverTheProbedLists) {
+  for (const ivf_pq_case& of : cases()) {
+    const dataset data = data_of(of);
+    const ivf_pq_index index = index_of(where_, of, data);
+    const ivf_pq_oracle oracle = oracle_of(index);
+    const ivf_pq_result found = index.search(data.query_view(), {.k = 10, .nprobe = 6, .refine_ratio = of.rows});
+    for (std::int64_t q = 0; q < data.queries; ++q) {
+      const std::vector<float> turned = reference::turn_query(oracle.model, data.query(q));
+      std::vector<bool> is_probed(static_cast<std::size_t>(of.options.nlist));
+      for (const std::int64_t list : reference::probe(oracle.model, turned, 6)) {
+        is_probed[static_cast<std::size_t>(list)] = true;
+      }
+      std::size_t place = 0;
+      for (const reference::hit& hit : reference::search(data.row_view(), data.query(q), of.options.metric, of.rows)) {
+        const auto row = static_cast<std::size_t>(hit.position);
+        if (place == 10 || !is_probed[static_cast<std::size_t>(oracle.rows[row].list)]) continue;
+        ASSERT_EQ(found.ids_of(q)[place], hit.position) << describe(of, where_) << " query " << q;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(found.scores_of(q)[place]), std::bit_cast<std::uint32_t>(hit.score));
+        ++place;
+      }
+      EXPECT_EQ(found.k_found[static_cast<std::size_t>(q)], static_cast<std::int64_t>(place));
+    }
+  }
+}
+
+TEST_P(IvfPqOnDevice, EveryListAndEveryRowRefinedIsAFlatIndex) {
+  for (const ivf_pq_case& of : cases()) {
+    const dataset data = data_of(of);
+    const ivf_pq_index index = index_of(where_, of, data);
+    flat_index flat(where_, {.dim = of.options.dim, .metric = of.options.metric, .type = of.options.type});
+    flat.add(data.row_view());
+    for (const std::int64_t k : {std::int64_t{10}, of.rows + 3}) {
+      const search_result exact = flat.search(data.query_view(), {.k = k});
+      const ivf_pq_result found =
+          index.search(data.query_view(), {.k = k, .nprobe = of.options.nlist, .refine_ratio = of.rows});
+      ivf_pq_result expected;
+      expected.queries = data.queries;
+      expected.k = k;
+      expected.scores = exact.scores;
+      expected.ids = exact.ids;
+      expected.k_found.assign(static_cast<std::size_t>(data.queries), std::min(k, of.rows));
+      ASSERT_EQ(first_difference(found, expected), "") << describe(of, where_) << " k=" << k;
+    }
+  }
+}
+
+TEST_P(IvfPqOnDevice, ListsThatHoldFewerThanKArePadded) {
+  const ivf_pq_case of{.options = {.dim = 6, .nlist = 40, .pq_dim = 3, .pq_bits = 4, .rows = kept_rows::device},
+                       .rows = 60,
+                       .distribution = "one_cluster"};
+  const dataset data = data_of(of);
+  const ivf_pq_index index = index_of(where_, of, data);
+  const ivf_pq_oracle oracle = oracle_of(index);
+  for (const std::int64_t ratio : {0, 1, 5}) {
+    for (const std::int64_t nprobe : {1, 2, 40}) {
+      const ivf_pq_search_options options{.k = 70, .nprobe = nprobe, .refine_ratio = ratio};
+      const ivf_pq_result expected = oracle.expected(data.row_view(), data.query_view(), options);
+      EXPECT_EQ(first_difference(index.search(data.query_view(), options), expected), "") << nprobe << " " << ratio;
+    }
+  }
+}
+
+TEST_P(IvfPqOnDevice, BatchesAndSingleQueriesAreTheSame) {
+  // Enough lists and queries for the ways that batches take.
+  ivf_pq_case of{.options = {.dim = 24, .nlist = 300, .pq_dim = 12, .pq_bits = 4, .rows = kept_rows::device},
+                 .rows = 6000};
+  for (const metric by : {metric::l2, metric::inner_product, metric::cosine}) {
+    of.options.metric = by;
+    dataset data = make_dataset(element_type::f32, "uniform", of.rows, of.options.dim, 90, 5);
+    data.query_data[static_cast<std::size_t>(40 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
+    const ivf_pq_index index = index_of(where_, of, data);
+    for (const std::int64_t ratio : {0, 4}) {
+      const ivf_pq_search_options options{.k = 10, .nprobe = 12, .refine_ratio = ratio};
+      const ivf_pq_result batch = index.search(data.query_view(), options);
+      for (std::int64_t q = 0; q < data.queries; ++q) {
+        const ivf_pq_result alone = index.search(matrix_view<const float>(data.query(q), 1, data.dim), options);
+        ivf_pq_result same = alone;
+        std::copy_n(batch.scores_of(q).begin(), 10, same.scores.begin());
+        std::copy_n(batch.ids_of(q).begin(), 10, same.ids.begin());
+        ASSERT_EQ(first_difference(alone, same), "") << where_.name() << " " << to_string(by) << " query " << q;
+      }
+      const ivf_pq_oracle oracle = oracle_of(index);
+      const matrix_view<const float> some(data.query(38), 4, data.dim, data.query_stride);
+      const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
+      ivf_pq_result same = expected;
+      std::copy_n(batch.scores.begin() + 380, 40, same.scores.begin());
+      std::copy_n(batch.ids.begin() + 380, 40, same.ids.begin());
+      ASSERT_EQ(first_difference(same, expected), "") << where_.name() << " " << to_string(by);
+    }
+  }
+}
+
+TEST(IvfPqOnBothDevices, TrainTheSameIndex) {
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  for (const ivf_pq_case& of : cases()) {
+    const dataset data = data_of(of);
+    const ivf_pq_oracle here = oracle_of(index_of(device::cpu(), of, data));
+    const ivf_pq_oracle there = oracle_of(index_of(*gpu, of, data));
+    const auto bits = [](const std::vector<float>& values) {
+      std::vector<std::uint32_t> all;
+      for (const float value : values) all.push_back(std::bit_cast<std::uint32_t>(value));
+      return all;
+    };
+    EXPECT_EQ(bits(here.model.centroids), bits(there.model.centroids)) << describe(of, *gpu);
+    EXPECT_EQ(bits(here.model.codebook), bits(there.model.codebook)) << describe(of, *gpu);
+    EXPECT_EQ(bits(here.model.rotation), bits(there.model.rotation)) << describe(of, *gpu);
+    for (std::size_t row = 0; row < here.rows.size(); ++row) {
+      ASSERT_EQ(here.rows[row].list, there.rows[row].list) << describe(of, *gpu) << " row " << row;
+      ASSERT_EQ(here.rows[row].codes, there.rows[row].codes) << describe(of, *gpu) << " row " << row;
+    }
+  }
+}
+
+TEST(IvfPqOnBothDevices, AFileFromOneSearchesTheSameOnTheOther) {
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / "shortlist_ivf_pq_either_device";
+  for (const ivf_pq_case& of : cases()) {
+    const dataset data = data_of(of);
+    for (const auto& [from, to] : {std::pair{device::cpu(), *gpu}, std::pair{*gpu, device::cpu()}}) {
+      const ivf_pq_index index = index_of(from, of, data);
+      index.save(path);
+      const ivf_pq_index loaded = ivf_pq_index::load(to, path);
+      const ivf_pq_search_options options{.k = 30, .nprobe = 5, .refine_ratio = 2};
+      EXPECT_EQ(first_difference(loaded.search(data.query_view(), options), index.search(data.query_view(), options)),
+                "")
+          << describe(of, from) << " on " << to.name();
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace shortlist::conformance
