@@ -13,14 +13,16 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128;       // of blocks whose warps have a query each
+constexpr int kBlockThreads = 512;  // of blocks that have one: their hits leave room for one block a multiprocessor
 constexpr std::uint32_t kWarps = kThreads / kWarp;
+constexpr std::uint32_t kBlockWarps = kBlockThreads / kWarp;
 constexpr std::int64_t kLeastCapacity = 1024;
 constexpr std::int64_t kMostCapacity = 16'384;  // what shared memory holds beside the rest
 constexpr std::int64_t kHitsPerRow = 16;
 
 struct answer_shared {
-  select_scratch<kThreads> select;
+  select_scratch<kBlockThreads> select;
   std::uint32_t length;
 };
 constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(answer_shared)) + 15) / 16 * 16;
@@ -31,7 +33,7 @@ __device__ std::uint32_t move_best(const std::uint64_t* keys, std::uint32_t n, s
   __syncthreads();
   if (threadIdx.x == 0) shared.length = 0;
   __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+  for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads) {
     if (keys[i] < least) continue;
     const std::uint32_t place = atomicAdd(&shared.length, 1u);
     if (place < room) to[place] = keys[i];
@@ -46,7 +48,7 @@ __device__ void score_slots(const filter_answer_plan& plan, const float* staged,
   const int lane = threadIdx.x % kWarp;
   const metric by = plan.answer.results.by;
   const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged, plan.codes.dim, lane) : 0.0f;
-  for (std::uint32_t first = threadIdx.x / kWarp * kDecodedRows; first < n; first += kWarps * kDecodedRows) {
+  for (std::uint32_t first = threadIdx.x / kWarp * kDecodedRows; first < n; first += kBlockWarps * kDecodedRows) {
     slot rows[kDecodedRows];
     std::uint32_t lists[kDecodedRows];
 #pragma unroll
@@ -69,7 +71,7 @@ __device__ void score_slots(const filter_answer_plan& plan, const float* staged,
 }
 
 template <bool L2>
-__global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
+__global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
   auto& shared = *reinterpret_cast<answer_shared*>(dynamic_shared());
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
   std::uint64_t* chosen = keys + plan.batch.capacity;
@@ -87,31 +89,31 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
     return leave();
 
   const std::uint64_t* hits = plan.batch.hits + query * plan.batch.capacity;
-  for (std::uint32_t i = threadIdx.x; i < found; i += kThreads) keys[i] = hits[i];
+  for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) keys[i] = hits[i];
   if (!plain) stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
   __syncthreads();
   std::uint64_t least = 1;
   if (found > kept) {
-    const std::uint64_t cut = block_cut<kThreads>(keys, found, kept, 0, shared.select);
+    const std::uint64_t cut = block_cut<kBlockThreads>(keys, found, kept, 0, shared.select);
     const float farthest = distance_of_key(core::key_of(cut)) + margin;
     least = static_cast<std::uint64_t>(distance_key(farthest)) << 32;
   }
   std::uint32_t n = move_best(keys, found, least, chosen, plan.room, shared);
   if (n > plan.room) return leave();
   if (plain) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+    for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads)
       chosen[i] = core::row_key(0, static_cast<std::uint32_t>(chosen[i]));
     __syncthreads();
-    return write_answer<kThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
+    return write_answer<kBlockThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
   }
   score_slots<L2>(plan, staged, chosen, n);
   if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
   if (n > kept) {
-    const std::uint64_t cut = block_cut<kThreads>(chosen, n, kept, 0, shared.select);
+    const std::uint64_t cut = block_cut<kBlockThreads>(chosen, n, kept, 0, shared.select);
     n = move_best(chosen, n, cut, keys, plan.batch.capacity, shared);
-    write_answer<kThreads>(plan.answer, query, keys, n, chosen, staged, shared.select);
+    write_answer<kBlockThreads>(plan.answer, query, keys, n, chosen, staged, shared.select);
   } else {
-    write_answer<kThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
+    write_answer<kBlockThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
   }
 }
 
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) filter_answer_kernel(const __grid_co
 
 constexpr int kWarpRows = 128;        // of an answer by code
 constexpr int kWarpAnswerBlocks = 6;  // of a multiprocessor: loads of rows are what takes time
-constexpr int kHitsOfLane = 8;       // whose distances stay in registers
+constexpr int kHitsOfLane = 8;        // whose distances stay in registers
 constexpr int kLanesOfScore = 8;      // of a row that is scored
 constexpr int kScoredOfLanes = 2;     // rows of those lanes at once
 constexpr int kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;
@@ -383,7 +385,7 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
   while (plan.room < 2 * plan.answer.by_code) plan.room *= 2;
   const launch_shape shape{
       .grid = dim3(static_cast<unsigned>(plan.batch.count)),
-      .threads = kThreads,
+      .threads = kBlockThreads,
       .shared_bytes = kSharedHead + (static_cast<std::int64_t>(plan.batch.capacity) + plan.room) * 8 + query_bytes};
   launch(l2 ? filter_answer_kernel<true> : filter_answer_kernel<false>, shape, stream, plan,
          "launching the answers of a batch");
