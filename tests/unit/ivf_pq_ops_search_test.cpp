@@ -144,7 +144,7 @@ TEST_F(IvfPqOpsSearch, BatchesOverManyListsEqualTheReference) {
   for (const metric by : {metric::l2, metric::inner_product, metric::cosine}) {
     for (const ivf_pq_data data : {ivf_pq_data::normal, ivf_pq_data::ties, ivf_pq_data::far_from_zero,
                                    ivf_pq_data::denormal, ivf_pq_data::huge, ivf_pq_data::odd_queries}) {
-      ivf_pq_case of{.dim = 10, .pieces = 5, .bits = 4, .by = by, .nlist = 203, .rows = 900, .queries = 50};
+      ivf_pq_case of{.dim = 10, .pieces = 5, .bits = 4, .by = by, .nlist = 203, .rows = 500, .queries = 30};
       of.data = data;
       of.seed = static_cast<std::uint32_t>(data) + 90;
       check(of, {{.k = 10, .nprobe = 9}, {.k = 3, .nprobe = 203, .ratio = 2}, {.k = 1, .nprobe = 1}});

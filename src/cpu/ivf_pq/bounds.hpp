@@ -10,10 +10,10 @@ namespace shortlist::cpu {
 inline constexpr double kRounding = 0x1p-24;
 /// Roundings that belong to no element or piece.
 inline constexpr double kOfTheRest = 256.0;
-/// Beyond this a sum might overflow, or lose a cosine to underflow.
+/// Beyond this a sum might overflow.
 inline constexpr double kMostCertain = 0x1p120;
-inline constexpr double kLeastCertain = 0x1p-120;
-/// Of products that underflow, for each element.
+/// Of products that underflow, for each element, times one more than the query's norm: under cosine what differs by
+/// more still differs after the product with the inverse norm.
 inline constexpr double kUnderflow = 0x1p-140;
 
 inline double squared_norm_of(const float* x, std::int64_t dim) {

@@ -86,9 +86,7 @@ query_filter::query_filter(const core::ivf_pq_model& model, const core::ivf_pq_l
   bound_ = kRounding * roundings(shape_) * scale +
            static_cast<double>(shape_.padded_dim() + kCacheLineBytes) * kUnderflow * (1.0 + norm);
   can_filter_ = scale <= kMostCertain && norm <= kMostCertain;  // false for NaN
-  if (shape_.metric == metric::cosine) {
-    can_filter_ = can_filter_ && inverse_norm > 0.0f && squared_norm_ >= kLeastCertain && squared_norm_ <= kMostCertain;
-  }
+  if (shape_.metric == metric::cosine) can_filter_ = can_filter_ && inverse_norm > 0.0f;
   if (!can_filter_) return;
 
   const table_sizes sizes(shape_);
