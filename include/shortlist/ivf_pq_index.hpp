@@ -147,8 +147,8 @@ class ivf_pq_index {
 
   /// Finds centroids and codebook. The same rows and seed give the same bits on every device.
   /// @param vectors [n, dim] in host memory, of any element type; n >= nlist, and >= 2^pq_bits for product codes.
-  /// @throws invalid_argument if rows are too few, not finite or so large that their differences may not be, or the
-  ///         index holds rows; cancelled; out_of_memory.
+  /// @throws invalid_argument if rows are too few; if one that is looked at is not finite, or so large that differences
+  ///         may not be; or if the index holds rows. cancelled, out_of_memory.
   void train(any_matrix_view vectors, const train_options& options = {});
 
   /// Appends rows from host memory. The label of a row is its position unless `ids` gives one.

@@ -276,3 +276,22 @@ except ImportError:
 def test_a_gpu_that_is_not_there():
     with pytest.raises(sl.InvalidArgument, match="CUDA ordinal is 99"):
         sl.FlatIndex(4, device="cuda:99")
+
+
+def test_an_ivf_pq_index_there_answers_as_one_on_the_cpu(library):
+    vectors = rows("normal", (2000, 24), np.dtype("float32"), 8)
+    queries = rows("normal", (5, 24), np.dtype("float32"), 9)
+    found = []
+    for device in ("cpu", "cuda"):
+        index = sl.IvfPqIndex(24, "l2", device=device, nlist=16, pq_bits=5, keep="host")
+        index.train(vectors, iterations=3)
+        index.add(vectors[:700])
+        index.add(vectors[700:] if device == "cpu" else library.put(vectors[700:]))
+        for refine_ratio in (0, 3):
+            found.append(index.search(queries if device == "cpu" else library.put(queries), 7, 4, refine_ratio))
+    for on_cpu, on_gpu in zip(found[:2], found[2:]):
+        assert np.array_equal(library.get(on_gpu.ids), on_cpu.ids)
+        assert same_bits(library.get(on_gpu.scores), on_cpu.scores)
+    index = sl.IvfPqIndex(24, device="cuda", nlist=16, pq_bits=5)
+    with pytest.raises(sl.InvalidArgument, match="vectors is on cuda:0; allowed is an array in host memory"):
+        index.train(library.put(vectors))

@@ -54,12 +54,14 @@ any_matrix_view slice_of(const any_matrix_view& rows, std::int64_t first, std::i
   return slice;
 }
 
-void check_finite(core::backend& backend, void* stream, core::copy_kind kind, const any_matrix_view& rows) {
+void check_finite(core::backend& backend, void* stream, core::copy_kind kind, const any_matrix_view& rows,
+                  std::span<const std::int64_t> numbers) {
   if (rows.rows == 0 || !may_be_infinite(rows.type)) return;
   const bool on_host = is_uploaded(backend, kind);  // looked at there, so that nothing crosses the bus twice
   core::backend& reader = on_host ? core::backend_of(device::cpu()) : backend;
-  const std::vector<std::int64_t> wrong =
+  std::vector<std::int64_t> wrong =
       reader.ivf_pq().rows_not_finite(on_host ? nullptr : stream, slice_of(rows, 0, rows.rows), kRowsNamed + 1);
+  for (std::int64_t& row : wrong) row = numbers.empty() ? row : numbers[static_cast<std::size_t>(row)];
   if (!wrong.empty()) throw_not_finite(wrong);
 }
 

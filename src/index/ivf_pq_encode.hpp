@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "core/ivf_pq.hpp"
 #include "index/device_memory.hpp"
@@ -16,8 +17,10 @@ inline constexpr std::int64_t kSliceBytes = std::int64_t{256} << 20;
 /// Rows [first, first + count) of a matrix.
 any_matrix_view slice_of(const any_matrix_view& rows, std::int64_t first, std::int64_t count);
 
-/// @throws invalid_argument that lists the first rows that have an element that is not finite.
-void check_finite(core::backend& backend, void* stream, core::copy_kind kind, const any_matrix_view& rows);
+/// @throws invalid_argument that lists the first rows that have an element that is not finite, by their `numbers` if
+/// they are given.
+void check_finite(core::backend& backend, void* stream, core::copy_kind kind, const any_matrix_view& rows,
+                  std::span<const std::int64_t> numbers = {});
 
 /// Takes rows of any type, from the host or the device, as fp32 rows of the device.
 class row_intake {

@@ -123,10 +123,7 @@ void ivf_pq_index::impl::train(const any_matrix_view& vectors, const train_optio
   if (rows.count() > 0) {
     core::throw_invalid("index", fmt::format("one of {} rows", rows.count()), "one without rows: clear() drops them");
   }
-  index::with_host_memory([&] {
-    index::check_finite(backend, own.native(), core::copy_kind::host_to_device, vectors);
-    use(index::train_ivf_pq(backend, own.native(), options, vectors, training));
-  });
+  index::with_host_memory([&] { use(index::train_ivf_pq(backend, own.native(), options, vectors, training)); });
 }
 
 void ivf_pq_index::impl::add(void* on, core::copy_kind kind, const any_matrix_view& vectors,

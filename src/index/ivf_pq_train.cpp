@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "core/ivf_pq.hpp"
@@ -50,12 +51,14 @@ std::vector<std::int64_t> spread(std::int64_t m, std::int64_t n) {
 /// The smallest a with every magnitude below 2^a.
 template <class T>
 int exponent_of_rows(const any_matrix_view& rows) {
-  float largest = 0.0f;
+  std::uint32_t largest = 0;  // bits of magnitudes order as the magnitudes do
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     const T* elements = static_cast<const T*>(rows.data) + row * stride_of(rows);
-    for (std::int64_t i = 0; i < rows.cols; ++i) largest = std::max(largest, std::abs(core::widen(elements[i])));
+    for (std::int64_t i = 0; i < rows.cols; ++i) {
+      largest = std::max(largest, core::float_bits(core::widen(elements[i])) & ~core::kSignBit);
+    }
   }
-  return largest == 0.0f ? kLeastExponent : std::ilogb(largest) + 1;
+  return largest == 0 ? kLeastExponent : std::ilogb(core::float_from_bits(largest)) + 1;
 }
 
 int exponent_of(const any_matrix_view& rows) {
@@ -135,6 +138,8 @@ class trainer {
         std::memcpy(gathered.data() + row * row_bytes, from.data, static_cast<std::size_t>(row_bytes));
       }
       const any_matrix_view view(gathered.data(), vectors_.type, rows, dim, dim);
+      check_finite(backend_, stream_, core::copy_kind::host_to_device, view,
+                   std::span(numbers).subspan(static_cast<std::size_t>(first)));
       exponent_ = std::max(exponent_, exponent_of(view));
       intake.take(stream_, options_.metric, rotation_.as<const float>(), view, taken.as<float>() + first * dim);
       backend_.synchronize(stream_);  // `gathered` is written again
@@ -155,11 +160,12 @@ class trainer {
   /// Centres of groups that have rows become their means.
   static void take_means(std::vector<float>& centres, const std::vector<std::int64_t>& sums,
                          const std::vector<std::int64_t>& counts, std::int64_t dim, int scale) {
+    const double unit = std::ldexp(1.0, -scale);  // products with it are exact
     for (std::size_t group = 0; group < counts.size(); ++group) {
       if (counts[group] == 0) continue;
       const auto count = static_cast<double>(counts[group]);
       for (std::size_t i = group * dim; i < (group + 1) * dim; ++i) {
-        centres[i] = static_cast<float>(std::ldexp(static_cast<double>(sums[i]) / count, -scale));
+        centres[i] = static_cast<float>(static_cast<double>(sums[i]) / count * unit);
       }
     }
   }

@@ -10,7 +10,8 @@
 
 namespace shortlist::index {
 
-/// `options` are completed, `vectors` lie in host memory, are finite and enough. @throws cancelled, out_of_memory.
+/// `options` are completed, `vectors` lie in host memory and are enough. @throws invalid_argument if a row that is
+/// looked at is not finite, or too large; cancelled; out_of_memory.
 ivf_pq_arrays train_ivf_pq(core::backend& backend, void* stream, const ivf_pq_options& options,
                            const any_matrix_view& vectors, const train_options& training);
 

@@ -331,7 +331,9 @@ TEST(ivf_pq_index, rows_that_are_not_finite_are_named) {
   clustered_rows bad = good;
   for (const std::int64_t row : {3, 17, 200, 201, 202, 600}) bad.data[row * kDim + 5] = NAN;
   ivf_pq_index index(device::cpu(), options_of(metric::l2));
-  expect_error<invalid_argument>([&] { index.train(bad.view()); }, "not finite in rows 3, 17, 200, 201, 202, ...");
+  expect_error<invalid_argument>([&] { index.train(bad.view(), {.rows_per_list = 100}); },
+                                 "not finite in rows 3, 17, 200, 201, 202, ...");
+  expect_error<invalid_argument>([&] { index.train(bad.view(), {.rows_per_list = 50}); }, "not finite in rows 3, 17");
   EXPECT_FALSE(index.is_trained());
   index.train(good.view(), kFewSteps);
   index.add(good.view());
