@@ -14,11 +14,11 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr int kThreads = 128;       // of blocks whose warps have a query each
-constexpr int kBlockThreads = 512;  // of blocks that have one: their hits leave room for one block a multiprocessor
+constexpr int kBlockThreads = 512;  // of blocks that have one
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr std::uint32_t kBlockWarps = kBlockThreads / kWarp;
 constexpr std::int64_t kLeastCapacity = 1024;
-constexpr std::int64_t kMostCapacity = 16'384;  // what shared memory holds beside the rest
+constexpr std::int64_t kMostCapacity = 16'384;  // so that batches stay large
 constexpr std::int64_t kHitsPerRow = 16;
 
 struct answer_shared {
@@ -74,7 +74,7 @@ template <bool L2>
 __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
   auto& shared = *reinterpret_cast<answer_shared*>(dynamic_shared());
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
-  std::uint64_t* chosen = keys + plan.batch.capacity;
+  std::uint64_t* chosen = keys + plan.room;
   auto* staged = reinterpret_cast<float*>(chosen + plan.room);
   if (plan.which && blockIdx.x >= *plan.which_count) return;
   const std::int64_t query = plan.which ? plan.which[blockIdx.x] : blockIdx.x;
@@ -89,16 +89,19 @@ __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __gr
     return leave();
 
   const std::uint64_t* hits = plan.batch.hits + query * plan.batch.capacity;
-  for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) keys[i] = hits[i];
   if (!plain) stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
   __syncthreads();
   std::uint64_t least = 1;
   if (found > kept) {
-    const std::uint64_t cut = block_cut<kBlockThreads>(keys, found, kept, 0, shared.select);
+    const auto visit = [&](auto f) {
+#pragma unroll 4
+      for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) f(hits[i]);
+    };
+    const std::uint64_t cut = block_cut_radix<kBlockThreads>(visit, kept, shared.select);
     const float farthest = distance_of_key(core::key_of(cut)) + margin;
     least = static_cast<std::uint64_t>(distance_key(farthest)) << 32;
   }
-  std::uint32_t n = move_best(keys, found, least, chosen, plan.room, shared);
+  std::uint32_t n = move_best(hits, found, least, chosen, plan.room, shared);
   if (n > plan.room) return leave();
   if (plain) {
     for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads)
@@ -110,7 +113,7 @@ __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __gr
   if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
   if (n > kept) {
     const std::uint64_t cut = block_cut<kBlockThreads>(chosen, n, kept, 0, shared.select);
-    n = move_best(chosen, n, cut, keys, plan.batch.capacity, shared);
+    n = move_best(chosen, n, cut, keys, plan.room, shared);
     write_answer<kBlockThreads>(plan.answer, query, keys, n, chosen, staged, shared.select);
   } else {
     write_answer<kBlockThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
@@ -383,10 +386,9 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
   }
   plan.room = 256;
   while (plan.room < 2 * plan.answer.by_code) plan.room *= 2;
-  const launch_shape shape{
-      .grid = dim3(static_cast<unsigned>(plan.batch.count)),
-      .threads = kBlockThreads,
-      .shared_bytes = kSharedHead + (static_cast<std::int64_t>(plan.batch.capacity) + plan.room) * 8 + query_bytes};
+  const launch_shape shape{.grid = dim3(static_cast<unsigned>(plan.batch.count)),
+                           .threads = kBlockThreads,
+                           .shared_bytes = kSharedHead + 2 * static_cast<std::int64_t>(plan.room) * 8 + query_bytes};
   launch(l2 ? filter_answer_kernel<true> : filter_answer_kernel<false>, shape, stream, plan,
          "launching the answers of a batch");
 }

@@ -21,7 +21,7 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr std::int64_t kMaxBatch = 16'384;
-constexpr std::int64_t kBatchBytes = std::int64_t{512} << 20;  // of what grows with the queries of a batch
+constexpr std::int64_t kBatchBytes = std::int64_t{1} << 30;    // of what grows with the queries of a batch
 constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
