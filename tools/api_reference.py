@@ -22,7 +22,7 @@ Written by `./run docs` from the docstrings of the Python package. [python.md](p
 """
 RAW_DOC = re.compile(r'constexpr const char\* (k\w+Doc) =\s*R"\((.*?)\)";', re.DOTALL)
 LITERALS = r'((?:"(?:[^"\\]|\\.)*"\s*)+)'
-BINDING = re.compile(r'^  (module|c)\.def\w*\(\s*"(\w+)"(.*?)\);\n(?=  \w|\})', re.DOTALL | re.MULTILINE)
+BINDING = re.compile(r'^  (module|c)\.def\w*\(\s*"(\w+)"(.*?)\);\n\n?(?=  \w|\})', re.DOTALL | re.MULTILINE)
 CLASS = re.compile(r'nb::class_<\w+> c\(module, "(\w+)", (k\w+Doc)')
 ERROR = re.compile(r"make_class\(\s*module, \"(\w+)\",\s*" + LITERALS, re.DOTALL)
 SECTION = re.compile(r"(Args|Returns|Raises):$")
