@@ -8,8 +8,8 @@
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
-#include "cuda/ivf_pq/exact_search.hpp"
-#include "cuda/ivf_pq/filter_answer.hpp"
+#include "cuda/ivf_pq/exact_search.cuh"
+#include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/launch.cuh"
 

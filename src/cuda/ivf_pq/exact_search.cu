@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "cuda/device/cluster.cuh"
-#include "cuda/ivf_pq/exact_search.hpp"
+#include "cuda/ivf_pq/exact_search.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {

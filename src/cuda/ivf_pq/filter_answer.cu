@@ -7,7 +7,7 @@
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/device/cluster.cuh"
-#include "cuda/ivf_pq/filter_answer.hpp"
+#include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {

@@ -10,8 +10,8 @@
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
-#include "cuda/ivf_pq/exact_search.hpp"
-#include "cuda/ivf_pq/filter_answer.hpp"
+#include "cuda/ivf_pq/exact_search.cuh"
+#include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/ivf_pq/search.hpp"
 #include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/check.cuh"
