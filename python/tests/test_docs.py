@@ -48,7 +48,8 @@ def test_the_reference_says_what_the_package_does(repository):
         member = operator.attrgetter(name)(_core)
         assert inspect.cleandoc(docstring) in inspect.getdoc(member), name
     public = {name for name in vars(_core) if not name.startswith("_")}
-    public |= {f"FlatIndex.{name}" for name in vars(_core.FlatIndex) if not name.startswith("_")}
+    for index in (_core.FlatIndex, _core.IvfPqIndex):
+        public |= {f"{index.__name__}.{name}" for name in vars(index) if not name.startswith("_")}
     assert public == set(docs)
     assert (repository / "docs/api.md").read_text(encoding="utf-8") == reference.page()
 
