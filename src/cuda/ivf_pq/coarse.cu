@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/ivf_pq_plan.hpp"
+#include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/exact_search.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
@@ -72,12 +73,6 @@ __global__ void __launch_bounds__(kThreads) largest_element_kernel(rows_view vie
                     fabsf(static_cast<float>(view.element(at / view.dim, static_cast<std::int32_t>(at % view.dim)))));
   const std::uint32_t bits = __reduce_max_sync(kFullWarp, __float_as_uint(largest));
   if (threadIdx.x % kWarp == 0) atomicMax(&header->element, bits);
-}
-
-__device__ double warp_total(double value) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
 }
 
 /// A warp a row, or a place behind the last.

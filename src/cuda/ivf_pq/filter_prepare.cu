@@ -5,6 +5,7 @@
 #include "core/certified.hpp"
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/filter.hpp"
 #include "cuda/runtime/launch.cuh"
 
@@ -14,13 +15,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kPlanThreads = 128;
 constexpr std::uint32_t kSampledShare = 4;  // of long lists
-
-/// Sums over the warp, known to all lanes.
-__device__ double warp_total(double value) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
-}
 
 struct query_sums {
   double squares;           ///< of the query
