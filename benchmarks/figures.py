@@ -186,18 +186,19 @@ def check_example():
     assert of_rows("example", []) == [], "figures without records"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=pathlib.Path, help="a rows.json")
+def draw_record(description, record, figures_of):
+    """The program of a script that draws: a record and a folder, as arguments."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=pathlib.Path, help=record)
     parser.add_argument("folder", type=pathlib.Path, help="where the pictures go")
     arguments = parser.parse_args()
     document = json.loads(arguments.record.read_text(encoding="utf-8"))
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    for figure in of_rows(arguments.record.parent.name, document["records"]):
+    for figure in figures_of(arguments.record.parent.name, document["records"]):
         (arguments.folder / figure.file).write_text(figure.svg, encoding="utf-8")
         print(arguments.folder / figure.file)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(draw_record(__doc__, "a rows.json", of_rows))

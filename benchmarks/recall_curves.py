@@ -8,17 +8,14 @@ only those searches are drawn than which no other of it is both faster and bette
 that they reach a recall. report.py writes the committed pictures; ./run docs draws an example first.
 """
 
-import argparse
-import json
 import math
-import pathlib
 import re
 import sys
 import xml.etree.ElementTree
 from typing import NamedTuple
 
 import verdicts
-from figures import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Figure, ticks
+from figures import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Figure, draw_record, ticks
 
 SEARCH = re.compile(r"ivf_pq/(\d+)x(\d+)/q(\d+)/k(\d+)/nprobe\d+/(\w+?)(?:/refine(\d+))?")
 WITH_PEERS = re.compile(r"ivf_pq/(\d+)x(\d+)/q(\d+)/k(\d+)/recall(0\.\d+)(?:/\w+)*")
@@ -165,18 +162,5 @@ def check_example():
     assert of_searches("example", []) == [], "pictures without records"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=pathlib.Path, help="an ivf_pq.json")
-    parser.add_argument("folder", type=pathlib.Path, help="where the pictures go")
-    arguments = parser.parse_args()
-    document = json.loads(arguments.record.read_text(encoding="utf-8"))
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    for figure in of_searches(arguments.record.parent.name, document["records"]):
-        (arguments.folder / figure.file).write_text(figure.svg, encoding="utf-8")
-        print(arguments.folder / figure.file)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(draw_record(__doc__, "an ivf_pq.json", of_searches))
