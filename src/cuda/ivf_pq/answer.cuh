@@ -116,13 +116,7 @@ __device__ void write_answer(const answer_plan& plan, std::int64_t query, std::u
   };
   std::uint64_t* chosen = keys;
   if (n > k || k > Threads) {
-    std::uint64_t cut = 1;
-    if (n > k) {
-      if constexpr (Threads >= 256)
-        cut = block_cut_radix<Threads>(visit, k, scratch);
-      else
-        cut = block_cut<Threads>(keys, n, k, 0, scratch);
-    }
+    const std::uint64_t cut = n > k ? block_cut_radix<Threads>(visit, k, scratch) : 1;
     __syncthreads();
     if (threadIdx.x == 0) scratch.counter = 0;
     std::uint32_t room = 2;

@@ -43,7 +43,7 @@ struct scan_pass {
   std::uint32_t* item_count = nullptr;
   std::uint32_t* next_item = nullptr;
   std::uint32_t item_room = ~0u;
-  std::int32_t lists_of_query = 0;  ///< the first so many of its probes
+  std::int32_t lists_of_query = 0;  ///< of a sample: the first so many of its probes
   std::int32_t queries_of_item = 0;
   std::uint32_t chunk_pages = 0;  ///< of a list, at least
   std::uint32_t most_chunks = 0;

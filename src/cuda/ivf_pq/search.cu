@@ -276,7 +276,6 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   filter.sample.sampled_pages = kSampledPages;
   filter.sample.chunk_pages = ~0u;  // one chunk
   filter.sample.most_chunks = 1;
-  filter.all.lists_of_query = filter.nprobe;
   filter.all.chunk_pages = few ? kChunkPagesOfFew : kChunkPages;
   filter.all.most_chunks = few ? kMostChunksOfFew : kMostChunks;
   launch_prepare_queries(stream, filter);
