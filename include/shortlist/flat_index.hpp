@@ -25,7 +25,7 @@ struct flat_index_options {
 /// What a search did with an int8 plane. A search adds to it, so that several can share one; it begins at zero.
 struct search_stats {
   std::int64_t certified_queries = 0;  ///< answered through the plane; the others, if any, by reading all rows
-  std::int64_t survivors = 0;          ///< rows, over those queries, whose score had to be computed
+  std::int64_t survivors = 0;          ///< rows of those queries that were scored; on a GPU perhaps of others too
 };
 
 struct search_options {

@@ -68,7 +68,7 @@ class SearchStats(NamedTuple):
     certified_queries: int
     """Answered through the copy; the others by reading all rows."""
     survivors: int
-    """Rows, over the certified queries, whose score had to be computed."""
+    """Rows of the certified queries whose score had to be computed; on a GPU perhaps those of others, too."""
 
 
 class IvfPqMemory(NamedTuple):
