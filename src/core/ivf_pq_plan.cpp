@@ -9,12 +9,15 @@
 
 namespace shortlist::core {
 
-bool decodes_all_rows() {
+std::optional<ivf_pq_way> forced_ivf_pq_way() {
   constexpr const char* kVariable = "SHORTLIST_FORCE_IVF_PQ";
   const char* value = std::getenv(kVariable);
-  if (!value || std::string_view(value) == "filter") return false;
-  if (std::string_view(value) != "decode") throw_invalid(kVariable, std::string_view(value), "filter or decode");
-  return true;
+  if (!value) return std::nullopt;
+  const std::string_view name(value);
+  if (name == "few") return ivf_pq_way::few;
+  if (name == "filter") return ivf_pq_way::filter;
+  if (name != "decode") throw_invalid(kVariable, name, "few, filter or decode");
+  return ivf_pq_way::decode;
 }
 
 std::optional<std::int64_t> forced_hits() {

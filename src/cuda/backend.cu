@@ -2,7 +2,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -40,7 +39,6 @@ namespace {
 constexpr int kMinComputeCapability = 9;                 // the kernels use Hopper's copy engine
 constexpr std::int64_t kMappedResultBytes = 256 * 1024;  // larger results are copied down instead of written through
 constexpr std::int64_t kQueriesOneByOne = 3;             // through the plane, on GPUs without batches; more take tiles
-constexpr int kSpinsBetweenChecks = 4096;  // looks at the completion flag between two looks for a failed launch
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
 
@@ -373,18 +371,6 @@ class cuda_backend final : public core::backend {
     one.scores = request.scores + q * request.k;
     one.ids = request.ids + q * request.k;
     return one;
-  }
-
-  /// Spins on a flag in mapped memory: some 5 us sooner than a stream's synchronisation returns.
-  static void await(cudaStream_t stream, const volatile std::uint32_t* flag, std::uint32_t value) {
-    for (int spins = 1; *flag != value; spins++) {
-      if (spins % kSpinsBetweenChecks != 0) continue;
-      const cudaError_t code = cudaStreamQuery(stream);
-      if (code == cudaErrorNotReady) continue;
-      check(code, "searching on the GPU");
-      if (*flag != value) check(cudaStreamSynchronize(stream), "searching on the GPU");
-    }
-    std::atomic_thread_fence(std::memory_order_acquire);
   }
 
   /// Owns what the index holds by its address.

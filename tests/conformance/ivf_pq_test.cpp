@@ -12,6 +12,7 @@
 #include "conformance/harness.hpp"
 #include "conformance/ivf_pq_oracle.hpp"
 #include "cpu/isa.hpp"
+#include "unit/core_environment.hpp"
 
 namespace shortlist::conformance {
 namespace {
@@ -84,10 +85,16 @@ ivf_pq_index index_of(device where, const ivf_pq_case& of, const dataset& data) 
   return index;
 }
 
-/// Searches on every instruction set, where there are several.
+/// Searches on every instruction set of a CPU, and in every way of a GPU.
 template <class Check>
-void for_every_isa(device where, const Check& check) {
-  if (where.kind() != device_kind::cpu) return check("-");
+void for_every_way(device where, const Check& check) {
+  if (where.kind() != device_kind::cpu) {
+    for (const char* way : {static_cast<const char*>(nullptr), "few", "filter", "decode"}) {
+      const test::environment_value forced("SHORTLIST_FORCE_IVF_PQ", way);
+      check(way ? way : "plan");
+    }
+    return;
+  }
   for (const std::string_view isa : cpu::available_isas()) {
     const forced_isa forced{std::string(isa)};
     check(std::string(isa));
@@ -112,9 +119,9 @@ TEST_P(IvfPqOnDevice, ListsCodesAndResultsEqualTheReference) {
           ivf_pq_search_options{.k = 20, .nprobe = 20, .refine_ratio = 3},
           ivf_pq_search_options{.k = 300, .nprobe = 7}}) {
       const ivf_pq_result expected = oracle.expected(data.row_view(), data.query_view(), options);
-      for_every_isa(where_, [&](const std::string& isa) {
+      for_every_way(where_, [&](const std::string& way) {
         ASSERT_EQ(first_difference(index.search(data.query_view(), options), expected), "")
-            << describe(of, where_) << " isa=" << isa << " k=" << options.k << " nprobe=" << options.nprobe
+            << describe(of, where_) << " way=" << way << " k=" << options.k << " nprobe=" << options.nprobe
             << " refine_ratio=" << options.refine_ratio;
       });
     }
@@ -178,7 +185,10 @@ TEST_P(IvfPqOnDevice, ListsThatHoldFewerThanKArePadded) {
     for (const std::int64_t nprobe : {1, 2, 40}) {
       const ivf_pq_search_options options{.k = 70, .nprobe = nprobe, .refine_ratio = ratio};
       const ivf_pq_result expected = oracle.expected(data.row_view(), data.query_view(), options);
-      EXPECT_EQ(first_difference(index.search(data.query_view(), options), expected), "") << nprobe << " " << ratio;
+      for_every_way(where_, [&](const std::string& way) {
+        EXPECT_EQ(first_difference(index.search(data.query_view(), options), expected), "")
+            << way << " " << nprobe << " " << ratio;
+      });
     }
   }
 }
@@ -195,6 +205,9 @@ TEST_P(IvfPqOnDevice, BatchesAndSingleQueriesAreTheSame) {
     for (const std::int64_t ratio : {0, 4}) {
       const ivf_pq_search_options options{.k = 10, .nprobe = 12, .refine_ratio = ratio};
       const ivf_pq_result batch = index.search(data.query_view(), options);
+      for_every_way(where_, [&](const std::string& way) {
+        ASSERT_EQ(first_difference(index.search(data.query_view(), options), batch), "") << where_.name() << " " << way;
+      });
       for (std::int64_t q = 0; q < data.queries; ++q) {
         const ivf_pq_result alone = index.search(matrix_view<const float>(data.query(q), 1, data.dim), options);
         ivf_pq_result same = alone;

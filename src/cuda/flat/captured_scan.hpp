@@ -3,18 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
 #include <functional>
+
+#include "cuda/runtime/completion.hpp"
 
 namespace shortlist::cuda {
 
 struct merge_launch;
-
-/// Where a finished scan is announced to a waiting host: `*word = value`, after the results, in mapped host memory.
-struct completion_flag {
-  std::uint32_t* word = nullptr;
-  std::uint32_t value = 0;
-};
 
 /// Made once from any valid search; each launch sets both kernels' parameters.
 class captured_scan {

@@ -6,7 +6,7 @@
 // Limit: products, at the rate that filter_scan.cu reaches.
 #include <algorithm>
 
-#include "core/ivf_pq_plan.hpp"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/exact_search.cuh"
@@ -19,10 +19,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
-constexpr int kTopExponent = 7;             // of the largest element, as a half
-constexpr std::int64_t kGroupsPerRow = 6;   // of a sample, for each row that is asked for
-constexpr std::uint32_t kSampledShare = 2;  // one in so many rows
-constexpr std::uint32_t kChunkPages = 32;   // of an item
+constexpr int kTopExponent = 7;               // of the largest element, as a half
+constexpr std::int64_t kGroupsPerRow = 6;     // of a sample, for each row that is asked for
+constexpr std::uint32_t kSampledShare = 2;    // one in so many rows
+constexpr std::int64_t kMostChunkPages = 32;  // of an item
+constexpr std::int64_t kLeastChunkPages = 16;
+constexpr std::int64_t kChunksPerRow = 4;  // so that an item's hits fit the block's list
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kHeaderBytes = 64;
 
@@ -126,6 +128,7 @@ struct coarse_cut {
   std::uint32_t samples;       // parts of the rows that are sampled
   std::uint32_t sample_pages;  // of each
   std::uint32_t chunks;        // items of a group of queries
+  std::uint32_t chunk_pages;   // of an item
   std::uint32_t pages;
 };
 
@@ -135,13 +138,22 @@ coarse_cut cut_of(std::int64_t rows, std::int64_t k) {
   cut.samples = static_cast<std::uint32_t>(
       std::clamp<std::int64_t>((kGroupsPerRow * k + kGroupsOfList - 1) / kGroupsOfList, 1, cut.pages));
   cut.sample_pages = std::max(1u, cut.pages / (kSampledShare * cut.samples));
-  cut.chunks = (cut.pages + kChunkPages - 1) / kChunkPages;
+  cut.chunk_pages =
+      static_cast<std::uint32_t>(std::clamp(rows / (kChunksPerRow * k), kLeastChunkPages, kMostChunkPages));
+  cut.chunks = (cut.pages + cut.chunk_pages - 1) / cut.chunk_pages;
   return cut;
 }
 
+struct coarse_plan_args {
+  filter_batch batch;
+  coarse_cut cut;
+};
+
 /// A thread a query and sample: pairs; and the items.
-__global__ void __launch_bounds__(kThreads)
-    coarse_plan_kernel(const __grid_constant__ filter_batch batch, coarse_cut cut) {
+__global__ void __launch_bounds__(kThreads) coarse_plan_kernel(const __grid_constant__ coarse_plan_args args) {
+  join_chain();
+  const filter_batch& batch = args.batch;
+  const coarse_cut& cut = args.cut;
   const std::uint32_t at = blockIdx.x * kThreads + threadIdx.x;
   const auto count = static_cast<std::uint32_t>(batch.count);
   if (at == 0) {
@@ -167,8 +179,9 @@ __global__ void __launch_bounds__(kThreads)
   const auto of_item = static_cast<std::uint32_t>(batch.all.queries_of_item);
   if (query % of_item != 0) return;
   for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++)
-    batch.all.items[query / of_item * cut.chunks + chunk] = {query, min(of_item, count - query), chunk * kChunkPages,
-                                                             min(kChunkPages, cut.pages - chunk * kChunkPages)};
+    batch.all.items[query / of_item * cut.chunks + chunk] = {query, min(of_item, count - query),
+                                                             chunk * cut.chunk_pages,
+                                                             min(cut.chunk_pages, cut.pages - chunk * cut.chunk_pages)};
 }
 
 struct coarse_memory {
@@ -215,9 +228,7 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
 
 }  // namespace
 
-bool has_coarse(std::int64_t dim, std::int64_t k) {
-  return !core::decodes_all_rows() && dim <= kCoarseMaxDim && k <= kFilterMaxRows;
-}
+bool has_coarse(std::int64_t dim, std::int64_t k) { return dim <= kCoarseMaxDim && k <= kFilterMaxRows; }
 
 std::int64_t coarse_pages_bytes(std::int64_t dim, std::int64_t rows) {
   return kHeaderBytes + table_bytes_of(rows) + pages_of(rows) * page_bytes_of(dim);
@@ -263,8 +274,10 @@ void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::by
   filter.wanted = static_cast<std::uint32_t>(std::min(request.k, rows.count));
   launch_prepare_queries(stream, filter);
   const std::int64_t threads = request.query_count * cut.samples;
-  coarse_plan_kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(filter, cut);
-  check(cudaGetLastError(), "launching the plan of a coarse search");
+  launch(
+      coarse_plan_kernel,
+      {.grid = dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)), .threads = kThreads, .overlaps = true},
+      stream, {filter, cut}, "launching the plan of a coarse search");
   launch_sample_scan(stream, filter, multiprocessors);
   launch_thresholds(stream, filter);
   launch_filter_scan(stream, filter, multiprocessors);

@@ -153,6 +153,28 @@ __device__ __forceinline__ float sum_of_decoded(const decoder& from, const slot 
   return finish_sums<kWarp, kDecodedRows>(sums, lane);
 }
 
+inline constexpr int kLanesOfScore = 8;   // of a row that is scored
+inline constexpr int kScoredOfLanes = 2;  // rows of those lanes at once
+
+/// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `four(r, at)` is elements [at, at + 4) of row r.
+template <bool L2, class Four>
+__device__ __forceinline__ float sum_by_eights(std::int32_t dim, const float* staged, int lane, Four four) {
+  float sums[kScoredOfLanes][kQuadsPerLane<kLanesOfScore>][4] = {};
+#pragma unroll 1
+  for (std::int32_t chunk = lane % kLanesOfScore * 4; chunk < dim; chunk += core::kPartialSums) {
+#pragma unroll
+    for (int v = 0; v < kQuadsPerLane<kLanesOfScore>; v++) {
+      const std::int32_t at = chunk + v * kLanesOfScore * 4;
+      if (at >= dim) continue;
+      const float4 q = *reinterpret_cast<const float4*>(staged + at);
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) step4<L2>(q, four(r, at), sums[r][v]);
+    }
+  }
+  __syncwarp();
+  return finish_sums<kLanesOfScore, kScoredOfLanes>(sums, lane);
+}
+
 /// A finished sum as the score by code: rows were divided by their norms before they were encoded.
 __device__ __forceinline__ float code_score(float sum, metric by, float query_inverse_norm) {
   if (by != metric::cosine) return sum;

@@ -5,6 +5,7 @@
 // data. Limit: decoding, some 10 instructions an element.
 #include <algorithm>
 
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/ivf_pq/exact_search.cuh"
 #include "cuda/runtime/launch.cuh"
@@ -53,6 +54,7 @@ __device__ void enter_plain(const answer_plan& answer, const float* staged, std:
 
 template <bool L2>
 __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_constant__ exact_search_plan plan) {
+  join_chain();
   auto& shared = *reinterpret_cast<exact_shared*>(dynamic_shared());
   auto* staged = reinterpret_cast<float*>(dynamic_shared() + (sizeof(exact_shared) + 15) / 16 * 16);
   const int lane = threadIdx.x % kWarp;
@@ -142,7 +144,8 @@ void launch_exact_search(cudaStream_t stream, const exact_search_plan& plan) {
   const launch_shape shape{.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(plan.blocks, plan.query_count))),
                            .threads = kThreads,
                            .shared_bytes = (static_cast<std::int64_t>(sizeof(exact_shared)) + 15) / 16 * 16 +
-                                           padded * static_cast<std::int64_t>(sizeof(float))};
+                                           padded * static_cast<std::int64_t>(sizeof(float)),
+                           .overlaps = true};
   launch(plan.answer.results.by == metric::l2 ? exact_search_kernel<true> : exact_search_kernel<false>, shape, stream,
          plan, "launching the scores of all rows of lists");
 }

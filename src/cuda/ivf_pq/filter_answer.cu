@@ -1,11 +1,13 @@
 // What passed the filter: cut once more by its distances, scored to the bit, and answered from.
 //
-// A block a query. Its hits' distances are known within a margin: those beyond the k-th and the margin cannot be among
-// the k best. The others are decoded; with refining, the best of them are scored by their rows. A query that nothing
-// was known of, or whose hits do not fit, is left to a search of all rows of its lists.
+// A block or a warp a query. Its hits' distances are known within a margin: those beyond the k-th and the margin cannot
+// be among the k best. The others are decoded; with refining, only those within the margin of the k-th, which may or
+// may not be among the best, and those that are get the scores of their rows. A query that nothing was known of, or
+// whose hits do not fit, is left to a search of all rows of its lists.
 #include <algorithm>
 
 #include "core/ivf_pq_plan.hpp"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/launch.cuh"
@@ -17,6 +19,7 @@ constexpr int kThreads = 128;       // of blocks whose warps have a query each
 constexpr int kBlockThreads = 512;  // of blocks that have one
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr std::uint32_t kBlockWarps = kBlockThreads / kWarp;
+constexpr std::uint32_t kLeastRoom = 1024;  // of a block's rows
 constexpr std::int64_t kLeastCapacity = 1024;
 constexpr std::int64_t kMostCapacity = 16'384;  // so that batches stay large
 constexpr std::int64_t kHitsPerRow = 16;
@@ -25,21 +28,30 @@ struct answer_shared {
   select_scratch<kBlockThreads> select;
   std::uint32_t length;
 };
+constexpr std::uint64_t kNoKey = ~std::uint64_t{0};  // beyond all keys
 constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(answer_shared)) + 15) / 16 * 16;
 
-/// Moves those of keys[0, n) that reach `least` to `to`. @returns how many do; no more than `room` are moved.
-__device__ std::uint32_t move_best(const std::uint64_t* keys, std::uint32_t n, std::uint64_t least, std::uint64_t* to,
-                                   std::uint32_t room, answer_shared& shared) {
+/// Moves those of keys[0, n) in [least, end) to `to`. @returns how many there are; no more than `room` are moved.
+__device__ std::uint32_t move_between(const std::uint64_t* keys, std::uint32_t n, std::uint64_t least,
+                                      std::uint64_t end, std::uint64_t* to, std::uint32_t room, answer_shared& shared) {
   __syncthreads();
   if (threadIdx.x == 0) shared.length = 0;
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads) {
-    if (keys[i] < least) continue;
+    if (keys[i] < least || keys[i] >= end) continue;
     const std::uint32_t place = atomicAdd(&shared.length, 1u);
     if (place < room) to[place] = keys[i];
   }
   __syncthreads();
   return shared.length;
+}
+
+/// Replaces slots by keys of their rows' positions, without a score.
+__device__ void place_slots(const filter_answer_plan& plan, std::uint64_t* keys, std::uint32_t n) {
+  __syncthreads();
+  for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads)
+    keys[i] = core::row_key(0, plan.codes.position_of(static_cast<slot>(keys[i])));
+  __syncthreads();
 }
 
 /// Replaces slots by the keys of their rows' scores.
@@ -72,6 +84,7 @@ __device__ void score_slots(const filter_answer_plan& plan, const float* staged,
 
 template <bool L2>
 __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
+  join_chain();
   auto& shared = *reinterpret_cast<answer_shared*>(dynamic_shared());
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
   std::uint64_t* chosen = keys + plan.room;
@@ -91,17 +104,27 @@ __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __gr
   const std::uint64_t* hits = plan.batch.hits + query * plan.batch.capacity;
   if (!plain) stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
   __syncthreads();
+  const bool refines = plan.answer.rows != nullptr && !plain;
   std::uint64_t least = 1;
+  std::uint64_t surely = refines ? 1 : kNoKey;  // reached by rows that are among the best by code in any case
   if (found > kept) {
     const auto visit = [&](auto f) {
 #pragma unroll 4
       for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) f(hits[i]);
     };
-    const std::uint64_t cut = block_cut_radix<kBlockThreads>(visit, kept, shared.select);
-    const float farthest = distance_of_key(core::key_of(cut)) + margin;
-    least = static_cast<std::uint64_t>(distance_key(farthest)) << 32;
+    std::uint64_t cut = 0;
+    if (found <= plan.room) {
+      for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) keys[i] = hits[i];
+      __syncthreads();
+      cut = block_cut<kBlockThreads>(keys, found, kept, 0, shared.select);
+    } else {
+      cut = block_cut_radix<kBlockThreads>(visit, kept, shared.select);
+    }
+    const float distance = distance_of_key(core::key_of(cut));
+    least = static_cast<std::uint64_t>(distance_key(distance + margin)) << 32;
+    if (refines) surely = (static_cast<std::uint64_t>(distance_key(distance - margin)) + 1) << 32;
   }
-  std::uint32_t n = move_best(hits, found, least, chosen, plan.room, shared);
+  std::uint32_t n = move_between(hits, found, least, surely, chosen, plan.room, shared);
   if (n > plan.room) return leave();
   if (plain) {
     for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads)
@@ -109,24 +132,26 @@ __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __gr
     __syncthreads();
     return write_answer<kBlockThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
   }
-  score_slots<L2>(plan, staged, chosen, n);
-  if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
-  if (n > kept) {
-    const std::uint64_t cut = block_cut<kBlockThreads>(chosen, n, kept, 0, shared.select);
-    n = move_best(chosen, n, cut, keys, plan.room, shared);
-    write_answer<kBlockThreads>(plan.answer, query, keys, n, chosen, staged, shared.select);
+  const std::uint32_t sure = refines ? move_between(hits, found, surely, kNoKey, keys, plan.room, shared) : 0;
+  if (!refines || sure + n > kept) {
+    score_slots<L2>(plan, staged, chosen, n);
+    if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
   } else {
-    write_answer<kBlockThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
+    place_slots(plan, chosen, n);
   }
+  place_slots(plan, keys, sure);
+  std::uint64_t cut = 0;
+  if (sure + n > kept) cut = block_cut<kBlockThreads>(chosen, n, kept - sure, 0, shared.select);
+  n = sure + move_between(chosen, n, cut, kNoKey, keys + sure, plan.room - sure, shared);
+  write_answer<kBlockThreads>(plan.answer, query, keys, n, chosen, staged, shared.select);
 }
 
 // ---- few rows a query: a warp each
 
 constexpr int kWarpRows = 128;        // of an answer by code
-constexpr int kWarpAnswerBlocks = 6;  // of a multiprocessor: loads of rows are what takes time
-constexpr int kHitsOfLane = 8;        // whose distances stay in registers
-constexpr int kLanesOfScore = 8;      // of a row that is scored
-constexpr int kScoredOfLanes = 2;     // rows of those lanes at once
+constexpr int kFewAnswers = 128;      // so few are faster with a block each
+constexpr int kWarpAnswerBlocks = 5;  // of a multiprocessor: loads of rows are what takes time
+constexpr int kHitsOfLane = 16;       // whose distances stay in registers
 constexpr int kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;
 
 /// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
@@ -138,25 +163,6 @@ struct warp_memory {
 
 /// Rows of a query that are scored, at most: those asked for, and what a margin adds of ordinary data.
 constexpr std::uint32_t warp_room(std::uint32_t by_code) { return by_code + by_code / 2 + 32; }
-
-/// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `four(r, at)` is elements [at, at + 4) of row r.
-template <bool L2, class Four>
-__device__ __forceinline__ float sum_by_eights(std::int32_t dim, const float* staged, int lane, Four four) {
-  float sums[kScoredOfLanes][kQuadsPerLane<kLanesOfScore>][4] = {};
-#pragma unroll 1
-  for (std::int32_t chunk = lane % kLanesOfScore * 4; chunk < dim; chunk += core::kPartialSums) {
-#pragma unroll
-    for (int v = 0; v < kQuadsPerLane<kLanesOfScore>; v++) {
-      const std::int32_t at = chunk + v * kLanesOfScore * 4;
-      if (at >= dim) continue;
-      const float4 q = *reinterpret_cast<const float4*>(staged + at);
-#pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) step4<L2>(q, four(r, at), sums[r][v]);
-    }
-  }
-  __syncwarp();
-  return finish_sums<kLanesOfScore, kScoredOfLanes>(sums, lane);
-}
 
 /// Answers one query; a warp.
 template <bool L2>
@@ -174,18 +180,25 @@ class warp_answer {
     if (found > plan_.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (plain && found < kept))
       return false;
     hits_ = plan_.batch.hits + query_ * plan_.batch.capacity;
-    std::uint32_t n = choose(found, kept, margin);
+    const bool refines = plan_.answer.rows != nullptr;
+    std::uint32_t sure = 0;
+    std::uint32_t n = choose(found, kept, margin, refines && !plain, sure);
     if (n > plan_.room) return false;
     const metric by = plan_.answer.results.by;
-    if (!plain) {
+    if (!plain && (!refines || sure + n > kept)) {
       stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
       const float inverse_norm =
           by == metric::cosine ? inverse_norm_of_query(memory_.staged, plan_.codes.dim, lane_) : 0.0f;
       score_codes(n, inverse_norm);
       if (lane_ == 0 && plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
+      if (refines) n = keep_best(n, kept - sure, memory_.best + sure);
+    } else if (!plain) {
+      place_slots(memory_.keys, n);
     }
-    if (plan_.answer.rows != nullptr && n > 0) {
-      if (!plain) n = keep_best(n, kept);
+    if (refines && sure + n > 0) {
+      place_slots(memory_.best, sure);
+      for (std::uint32_t i = lane_; i < sure; i += kWarp) memory_.keys[n + i] = memory_.best[i];
+      n += sure;
       stage(plan_.answer.queries + query_ * plan_.answer.query_stride);
       const float inverse_norm =
           by == metric::cosine ? inverse_norm_of_query(memory_.staged, plan_.answer.dim, lane_) : 0.0f;
@@ -205,8 +218,9 @@ class warp_answer {
   }
 
   /// Slots of hits that may be among the `kept` best go to the list, as keys of no score. @returns how many; no more
-  /// than fit are there.
-  __device__ std::uint32_t choose(std::uint32_t found, std::uint32_t kept, float margin) {
+  /// than fit are there. With `splits`, those that are in any case, `sure` of them, go to memory_.best instead.
+  __device__ std::uint32_t choose(std::uint32_t found, std::uint32_t kept, float margin, bool splits,
+                                  std::uint32_t& sure) {
     std::uint32_t near[kHitsOfLane];
     std::uint32_t low = ~0u;
     std::uint32_t high = 0;
@@ -228,8 +242,9 @@ class warp_answer {
     low = __reduce_min_sync(kFullWarp, low);
     high = __reduce_max_sync(kFullWarp, high);
     std::uint32_t least = 1;
+    std::uint32_t surely = splits ? 0 : ~0u;
     if (found > kept) {
-      while (low < high) {  // the largest that `kept` reach, or one that not many more do
+      while (low < high) {  // `kept` reach low, and not many more; fewer reach high + 1
         const std::uint32_t middle = high - (high - low) / 2;
         std::uint32_t count = 0;
 #pragma unroll
@@ -244,22 +259,28 @@ class warp_answer {
         }
       }
       least = distance_key(distance_of_key(low) + margin);
+      if (splits) surely = high < ~0u ? distance_key(distance_of_key(high + 1) - margin) : ~0u;
     }
     std::uint32_t n = 0;
-    const auto enter = [&](std::uint32_t at, bool is_near) {
-      const unsigned who = __ballot_sync(kFullWarp, is_near);
-      const std::uint32_t place = n + __popc(who & ((1u << lane_) - 1));
-      if (is_near && place < plan_.room) memory_.keys[place] = core::row_key(0, static_cast<slot>(hits_[at]));
+    const unsigned before = (1u << lane_) - 1;
+    const auto enter = [&](std::uint32_t at, std::uint32_t key) {
+      const unsigned who = __ballot_sync(kFullWarp, key >= least && key < surely);
+      const unsigned those = __ballot_sync(kFullWarp, key >= least && key >= surely);
+      const bool is_sure = those >> lane_ & 1;
+      const std::uint32_t place = is_sure ? sure + __popc(those & before) : n + __popc(who & before);
+      if (key >= least && place < plan_.room)
+        (is_sure ? memory_.best : memory_.keys)[place] = core::row_key(0, static_cast<slot>(hits_[at]));
       n += __popc(who);
+      sure += __popc(those);
     };
 #pragma unroll
     for (int i = 0; i < kHitsOfLane; i++) {
       if (i * kWarp >= found) break;
-      enter(i * kWarp + lane_, near[i] >= least);
+      enter(i * kWarp + lane_, near[i]);
     }
     for (std::uint32_t first = kHitsOfLane * kWarp; first < found; first += kWarp) {
       const std::uint32_t at = first + lane_;
-      enter(at, at < found && static_cast<std::uint32_t>(hits_[at] >> 32) >= least);
+      enter(at, at < found ? static_cast<std::uint32_t>(hits_[at] >> 32) : 0);
     }
     __syncwarp();
     return n;
@@ -321,14 +342,22 @@ class warp_answer {
     __syncwarp();
   }
 
-  __device__ std::uint32_t keep_best(std::uint32_t n, std::uint32_t kept) {
+  /// Cuts keys[0, n) to the `kept` best; `spare` has room for those.
+  __device__ std::uint32_t keep_best(std::uint32_t n, std::uint32_t kept, std::uint64_t* spare) {
     if (n <= kept) return n;
     rank(n, [&](std::uint32_t place, std::uint64_t key) {
-      if (place < kept) memory_.best[place] = key;
+      if (place < kept) spare[place] = key;
     });
-    for (std::uint32_t i = lane_; i < kept; i += kWarp) memory_.keys[i] = memory_.best[i];
+    for (std::uint32_t i = lane_; i < kept; i += kWarp) memory_.keys[i] = spare[i];
     __syncwarp();
     return kept;
+  }
+
+  /// Replaces slots by keys of their rows' positions, without a score.
+  __device__ void place_slots(std::uint64_t* keys, std::uint32_t n) const {
+    for (std::uint32_t i = lane_; i < n; i += kWarp)
+      keys[i] = core::row_key(0, plan_.codes.position_of(core::position_of(keys[i])));
+    __syncwarp();
   }
 
   __device__ void write(std::uint32_t n) const {
@@ -349,6 +378,7 @@ class warp_answer {
 template <bool L2>
 __global__ void __launch_bounds__(kThreads, kWarpAnswerBlocks)
     warp_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
+  join_chain();
   const std::uint32_t warp = threadIdx.x / kWarp;
   const std::int64_t turn = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
   if (turn >= (plan.which ? *plan.which_count : plan.batch.count)) return;
@@ -375,20 +405,22 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
   const bool l2 = plan.answer.results.by == metric::l2;
   const std::int64_t query_bytes =
       (plan.answer.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums * 4;
-  if (plan.answer.by_code <= kWarpRows) {
+  if (plan.answer.by_code <= kWarpRows && plan.batch.count > kFewAnswers) {
     plan.room = warp_room(plan.answer.by_code);
     const launch_shape shape{
         .grid = dim3((static_cast<unsigned>(plan.batch.count) + kWarps - 1) / kWarps),
         .threads = kThreads,
-        .shared_bytes = (kWarps * (plan.room + plan.answer.by_code) + 1) / 2 * 16 + kWarps * query_bytes};
+        .shared_bytes = (kWarps * (plan.room + plan.answer.by_code) + 1) / 2 * 16 + kWarps * query_bytes,
+        .overlaps = true};
     return launch(l2 ? warp_answer_kernel<true> : warp_answer_kernel<false>, shape, stream, plan,
                   "launching the answers of a batch");
   }
-  plan.room = 256;
+  plan.room = kLeastRoom;
   while (plan.room < 2 * plan.answer.by_code) plan.room *= 2;
   const launch_shape shape{.grid = dim3(static_cast<unsigned>(plan.batch.count)),
                            .threads = kBlockThreads,
-                           .shared_bytes = kSharedHead + 2 * static_cast<std::int64_t>(plan.room) * 8 + query_bytes};
+                           .shared_bytes = kSharedHead + 2 * static_cast<std::int64_t>(plan.room) * 8 + query_bytes,
+                           .overlaps = true};
   launch(l2 ? filter_answer_kernel<true> : filter_answer_kernel<false>, shape, stream, plan,
          "launching the answers of a batch");
 }

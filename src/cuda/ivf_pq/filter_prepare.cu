@@ -4,6 +4,7 @@
 
 #include "core/certified.hpp"
 #include "cuda/device/block_select.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/filter.hpp"
@@ -54,6 +55,7 @@ __device__ double error_of(const filter_batch& batch, const query_sums& sums, st
 
 /// A warp a query.
 __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   const core::ivf_pq_shape& shape = batch.shape;
   const page_layout layout(shape);
   const auto halves = static_cast<std::int32_t>(layout.padded_halves());
@@ -111,6 +113,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
 }
 
 __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= static_cast<std::int64_t>(batch.count) * batch.nprobe) return;
   const auto rank = static_cast<std::int32_t>(at % batch.nprobe);
@@ -167,6 +170,7 @@ __device__ std::uint32_t share_of(std::uint32_t all, std::uint32_t i, std::uint3
 /// Where each list's pairs begin, and the items: a thread a list, blocks in any order, y a pass. What a block's lists
 /// take it takes at once.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   __shared__ uint2 warps[kPlanThreads / kWarp];
   __shared__ uint2 begin;
   const scan_pass& pass = blockIdx.y == 0 ? batch.all : batch.sample;
@@ -208,6 +212,7 @@ __device__ float limit_of(const filter_batch& batch, std::uint32_t query, float 
 }
 
 __global__ void __launch_bounds__(kThreads) fill_sample_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   const std::uint32_t at = blockIdx.x * kThreads + threadIdx.x;
   const auto lists = static_cast<std::uint32_t>(batch.sample.lists_of_query);
   if (at >= static_cast<std::uint32_t>(batch.count) * lists) return;
@@ -222,6 +227,7 @@ __global__ void __launch_bounds__(kThreads) fill_sample_kernel(const __grid_cons
 }
 
 __global__ void __launch_bounds__(kThreads) fill_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= static_cast<std::int64_t>(batch.count) * batch.nprobe) return;
   const auto query = static_cast<std::uint32_t>(at / batch.nprobe);
@@ -245,6 +251,7 @@ struct threshold_shared {
 
 /// A block a query: the k-th least of its minima is reached by k rows, since each is of rows of its own.
 __global__ void __launch_bounds__(kThreads) threshold_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   auto& shared = *reinterpret_cast<threshold_shared*>(dynamic_shared());
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + (sizeof(threshold_shared) + 15) / 16 * 16);
   const std::int64_t query = blockIdx.x;
@@ -265,21 +272,24 @@ __global__ void __launch_bounds__(kThreads) threshold_kernel(const __grid_consta
   if (threadIdx.x == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest);
 }
 
-constexpr int kMinimaOfLane = 16;
+constexpr int kFewMinima = 8;  // of a lane
+constexpr int kManyMinima = 32;
 
 /// The same for few minima, a warp a query; or for slightly more than k of them.
+template <int MinimaOfLane>
 __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   const int lane = threadIdx.x % kWarp;
   const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (query >= batch.count) return;
   const std::int32_t n = batch.sample.lists_of_query * kGroupsOfList;
   const float* minima = batch.minima + query * n;
-  std::uint32_t keys[kMinimaOfLane];
+  std::uint32_t keys[MinimaOfLane];
   std::uint32_t low = ~0u;
   std::uint32_t high = 0;
   std::uint32_t there = 0;
 #pragma unroll
-  for (int i = 0; i < kMinimaOfLane; i++) {
+  for (int i = 0; i < MinimaOfLane; i++) {
     const float least = i * kWarp + lane < n ? minima[i * kWarp + lane] : __uint_as_float(0x7F800000u);
     const bool is_row = least < __uint_as_float(0x7F800000u);
     keys[i] = is_row ? distance_key(least) : 0;
@@ -297,7 +307,7 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
       const std::uint32_t middle = high - (high - low) / 2;
       std::uint32_t count = 0;
 #pragma unroll
-      for (int i = 0; i < kMinimaOfLane; i++) count += keys[i] >= middle;
+      for (int i = 0; i < MinimaOfLane; i++) count += keys[i] >= middle;
       count = __reduce_add_sync(kFullWarp, count);
       if (count >= wanted) {
         low = middle;
@@ -311,11 +321,24 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
   if (lane == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest);
 }
 
-unsigned blocks_of(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+/// Threads for each of `threads`, in a chain of launches.
+launch_shape chained(std::int64_t threads) {
+  return {
+      .grid = dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)), .threads = kThreads, .overlaps = true};
+}
+
+constexpr int kHitsOfLane = 32;  // whose distances stay in registers
+
+struct retry_args {
+  filter_batch batch;
+  retry_plan plan;
+};
 
 /// A warp a query.
-__global__ void __launch_bounds__(kThreads)
-    retry_kernel(const __grid_constant__ filter_batch batch, const __grid_constant__ retry_plan plan) {
+__global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__ retry_args args) {
+  join_chain();
+  const filter_batch& batch = args.batch;
+  const retry_plan& plan = args.plan;
   const int lane = threadIdx.x % kWarp;
   const std::uint32_t turn = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
   if (turn >= *plan.which_count) return;
@@ -336,13 +359,21 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const std::uint64_t* hits = batch.hits + static_cast<std::int64_t>(query) * batch.capacity;
+  const auto distance_at = [&](std::uint32_t at) {
+    return at < batch.capacity ? static_cast<std::uint32_t>(hits[at] >> 32) : 0;
+  };
+  std::uint32_t near[kHitsOfLane];
+#pragma unroll
+  for (int i = 0; i < kHitsOfLane; i++) near[i] = distance_at(i * kWarp + lane);
   std::uint32_t low = 1;
   std::uint32_t high = ~0u;
   while (low < high) {  // the largest that as many hits reach as are wanted
     const std::uint32_t middle = high - (high - low) / 2;
     std::uint32_t count = 0;
-    for (std::uint32_t i = lane; i < batch.capacity; i += kWarp)
-      count += static_cast<std::uint32_t>(hits[i] >> 32) >= middle;
+#pragma unroll
+    for (int i = 0; i < kHitsOfLane; i++) count += near[i] >= middle;
+    for (std::uint32_t at = kHitsOfLane * kWarp + lane; at < batch.capacity; at += kWarp)
+      count += distance_at(at) >= middle;
     count = __reduce_add_sync(kFullWarp, count);
     if (count >= batch.wanted)
       low = middle;
@@ -370,29 +401,28 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch) {
-  prepare_kernel<<<blocks_of(std::int64_t{kWarp} * batch.count), kThreads, 0, stream>>>(batch);
-  check(cudaGetLastError(), "launching the preparation of queries");
+  launch(prepare_kernel, chained(std::int64_t{kWarp} * batch.count), stream, batch,
+         "launching the preparation of queries");
 }
 
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
+  constexpr const char* kWhat = "launching the grouping of queries by list";
   const std::int64_t pairs = static_cast<std::int64_t>(batch.count) * batch.nprobe;
   check(cudaMemsetAsync(batch.zeroed, 0, static_cast<std::size_t>(batch.zeroed_bytes), stream), "clearing counts");
-  count_kernel<<<blocks_of(pairs), kThreads, 0, stream>>>(batch);
+  launch(count_kernel, chained(pairs), stream, batch, kWhat);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
-  plan_kernel<<<dim3(list_blocks, 2), kPlanThreads, 0, stream>>>(batch);
+  launch(plan_kernel, {.grid = dim3(list_blocks, 2), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
   const std::int64_t sampled = static_cast<std::int64_t>(batch.count) * batch.sample.lists_of_query;
-  fill_sample_kernel<<<blocks_of(sampled), kThreads, 0, stream>>>(batch);
-  check(cudaGetLastError(), "launching the grouping of queries by list");
+  launch(fill_sample_kernel, chained(sampled), stream, batch, kWhat);
 }
 
 void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch) {
-  fill_kernel<<<blocks_of(static_cast<std::int64_t>(batch.count) * batch.nprobe), kThreads, 0, stream>>>(batch);
-  check(cudaGetLastError(), "launching the pairs of queries and lists");
+  launch(fill_kernel, chained(static_cast<std::int64_t>(batch.count) * batch.nprobe), stream, batch,
+         "launching the pairs of queries and lists");
 }
 
 void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const retry_plan& plan, int multiprocessors) {
-  retry_kernel<<<blocks_of(std::int64_t{kWarp} * batch.count), kThreads, 0, stream>>>(batch, plan);
-  check(cudaGetLastError(), "launching lower thresholds");
+  launch(retry_kernel, chained(std::int64_t{kWarp} * batch.count), stream, {batch, plan}, "launching lower thresholds");
   filter_batch again = batch;
   again.all.items = plan.items;
   again.all.item_count = plan.item_count;
@@ -402,16 +432,19 @@ void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const ret
 }
 
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch) {
+  constexpr const char* kWhat = "launching the thresholds";
   const std::int64_t keys = static_cast<std::int64_t>(batch.sample.lists_of_query) * kGroupsOfList;
-  if (keys <= kMinimaOfLane * kWarp) {
-    warp_threshold_kernel<<<blocks_of(std::int64_t{kWarp} * batch.count), kThreads, 0, stream>>>(batch);
-    return check(cudaGetLastError(), "launching the thresholds");
+  if (keys <= kManyMinima * kWarp) {
+    const auto kernel =
+        keys <= kFewMinima * kWarp ? warp_threshold_kernel<kFewMinima> : warp_threshold_kernel<kManyMinima>;
+    return launch(kernel, chained(std::int64_t{kWarp} * batch.count), stream, batch, kWhat);
   }
   launch(threshold_kernel,
          {.grid = dim3(static_cast<unsigned>(batch.count)),
           .threads = kThreads,
-          .shared_bytes = (static_cast<std::int64_t>(sizeof(threshold_shared)) + 15) / 16 * 16 + keys * 8},
-         stream, batch, "launching the thresholds");
+          .shared_bytes = (static_cast<std::int64_t>(sizeof(threshold_shared)) + 15) / 16 * 16 + keys * 8,
+          .overlaps = true},
+         stream, batch, kWhat);
 }
 
 }  // namespace shortlist::cuda

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "cuda/device/async_copy.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/ivf_pq/decode.cuh"
@@ -25,6 +26,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kBlockHits = 1024;
+constexpr int kBlockHitsOfHalves = 4096;  // of lists' centroids: searches for many lists have many hits
 constexpr int kItemsAhead = 3;
 constexpr int kSampleQueries = 32;  // of an item
 constexpr int kQueries = 128;
@@ -52,8 +54,9 @@ struct scan_shared {
   float bases[2][kItemQueries];
   std::uint32_t queries[2][kItemQueries];
   float least[Sample ? kItemQueries * kGroupsOfList : 4];
-  block_hit hits[Sample ? 2 : kBlockHits];
-  std::uint32_t hit_queries[Sample ? 4 : kBlockHits];
+  static constexpr std::uint32_t kHits = Form == code_form::halves ? kBlockHitsOfHalves : kBlockHits;
+  block_hit hits[Sample ? 2 : kHits];
+  std::uint32_t hit_queries[Sample ? 4 : kHits];
   std::uint32_t hit_count;
   scan_item items[kItemsAhead + 1];
 };
@@ -129,7 +132,8 @@ class scan_block {
       if (threadIdx.x == kThreads - 1) shared_.items[(turn + kItemsAhead) % (kItemsAhead + 1)] = taken;
       async_wait<0>();
       // What one thread sees: others would see hits of warps that are further on.
-      const bool is_full = __syncthreads_or(!Sample && threadIdx.x == 0 && shared_.hit_count > kBlockHits / 2);
+      const bool is_full =
+          __syncthreads_or(!Sample && threadIdx.x == 0 && shared_.hit_count > shared_memory::kHits / 2);
       if constexpr (Sample) {
         write_least(turn % 2, item);
         __syncthreads();
@@ -293,26 +297,33 @@ class scan_block {
     }
   }
 
+  /// Takes places for the lane's hits at once; then stores are predicated, so that lanes do not part again.
   __device__ __forceinline__ void append(int half, int column, std::uint32_t page, int tile, const float (&sums)[4],
                                          const bool (&reached)[4]) {
     const float unit = batch_.header->unit;
     const float2 base = *reinterpret_cast<const float2*>(shared_.bases[half] + column);
     const uint2 query = *reinterpret_cast<const uint2*>(shared_.queries[half] + column);
     const slot row = page * static_cast<slot>(core::kPageRows) + tile * kTileRows + lane_ / 4;
-    std::uint32_t place =
-        atomicAdd(&shared_.hit_count, static_cast<std::uint32_t>(reached[0] + reached[1] + reached[2] + reached[3]));
+    const auto count = static_cast<std::uint32_t>(reached[0] + reached[1] + reached[2] + reached[3]);
+    std::uint32_t place = atomicAdd(&shared_.hit_count, count);
+    const auto each = [&](auto enter) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if (!reached[i]) continue;
-      const block_hit hit{(i % 2 == 0 ? base.x : base.y) + sums[i] * unit, row + i / 2 * 8};
-      const std::uint32_t whose = i % 2 == 0 ? query.x : query.y;
-      if (place < kBlockHits) {
-        shared_.hits[place] = hit;
-        shared_.hit_queries[place] = whose;
-      } else {
-        append_hit(batch_, whose, hit);
+      for (int i = 0; i < 4; i++) {
+        const block_hit hit{(i % 2 == 0 ? base.x : base.y) + sums[i] * unit, row + i / 2 * 8};
+        if (reached[i]) enter(hit, i % 2 == 0 ? query.x : query.y);
       }
-      place++;
+    };
+    if (place + count <= shared_memory::kHits) {
+      each([&](const block_hit& hit, std::uint32_t whose) {
+        shared_.hits[place] = hit;
+        shared_.hit_queries[place++] = whose;
+      });
+    } else {
+      each([&](const block_hit& hit, std::uint32_t whose) {
+        if (place >= shared_memory::kHits) return append_hit(batch_, whose, hit);
+        shared_.hits[place] = hit;
+        shared_.hit_queries[place++] = whose;
+      });
     }
   }
 
@@ -331,7 +342,7 @@ class scan_block {
 
   /// The block's hits go to their queries' lists.
   __device__ void flush_hits() {
-    const std::uint32_t n = min(shared_.hit_count, static_cast<std::uint32_t>(kBlockHits));
+    const std::uint32_t n = min(shared_.hit_count, shared_memory::kHits);
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
       append_hit(batch_, shared_.hit_queries[i], shared_.hits[i]);
     __syncthreads();
@@ -354,6 +365,7 @@ class scan_block {
 template <code_form Form, int Steps, bool Sample>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     filter_scan_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   scan_block<Form, Steps, Sample>(batch, *reinterpret_cast<scan_shared<Form, Steps, Sample>*>(dynamic_shared())).run();
 }
 
@@ -362,7 +374,8 @@ void launch_form(cudaStream_t stream, const filter_batch& batch, int multiproces
   launch(filter_scan_kernel<Form, Steps, Sample>,
          {.grid = dim3(static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor)),
           .threads = kThreads,
-          .shared_bytes = static_cast<std::int64_t>(sizeof(scan_shared<Form, Steps, Sample>))},
+          .shared_bytes = static_cast<std::int64_t>(sizeof(scan_shared<Form, Steps, Sample>)),
+          .overlaps = true},
          stream, batch, "launching the scan of lists");
 }
 

@@ -1,5 +1,6 @@
 // The search of an IVF-PQ index on one GPU.
 //
+// A few queries: their lists by the scores of all centroids, then every row of those decoded, by all of the GPU.
 // A batch: the nprobe best centroids of each query, by flat search -> queries become columns, pairs of query and list
 // are grouped by list -> a sample of the nearest lists gives each query a threshold -> all lists are scanned on the
 // matrix units, rows that reach the threshold are kept -> their scores, and with refining those of the rows themselves,
@@ -11,7 +12,9 @@
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/exact_search.cuh"
+#include "cuda/ivf_pq/few_search.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
+#include "cuda/ivf_pq/nearest_lists.hpp"
 #include "cuda/ivf_pq/search.hpp"
 #include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/check.cuh"
@@ -33,6 +36,11 @@ constexpr std::int64_t kMostSampled = 256;     // whose minima shared memory hol
 constexpr std::uint32_t kSampledPages = 16;    // of a list
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
 constexpr std::int64_t kCounts = 5;
+constexpr std::int64_t kScoredQueries = 256;
+constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 22;  // by queries
+constexpr std::int64_t kFewRows = 400'000;                        // by queries: more are filtered
+constexpr std::int64_t kMappedResultBytes = 64 * 1024;  // larger results are copied down instead of written through
+constexpr std::int64_t kFlagBytes = 64;
 constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut finer, to be spread over the GPU
 constexpr std::int32_t kChunkPages = 64;
 constexpr std::int32_t kMostChunks = 16;
@@ -50,9 +58,19 @@ std::int64_t sampled_lists(std::int64_t by_code, std::int64_t nprobe) {
   return std::min({nprobe, kMostSampled, std::max({least, for_groups, for_room})});
 }
 
+bool can_filter(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
+  return has_filter(shape) && by_code <= kFilterMaxRows && sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code;
+}
+
 bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
-  return !core::decodes_all_rows() && has_filter(shape) && by_code <= kFilterMaxRows &&
-         sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code;
+  return core::forced_ivf_pq_way() != core::ivf_pq_way::decode && can_filter(shape, by_code, nprobe);
+}
+
+/// Whether the queries' lists are found by the scores of all centroids.
+bool scores_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe) {
+  const auto forced = core::forced_ivf_pq_way();
+  return (!forced || forced == core::ivf_pq_way::few) && queries <= kScoredQueries &&
+         queries * shape.nlist <= kScoredCentroids && has_nearest_lists(shape.dim, shape.nlist, nprobe);
 }
 
 /// Items of a pass, at most: a list's pairs make groups, of which all but one are full.
@@ -61,6 +79,9 @@ std::int64_t most_items(std::int64_t pairs, std::int64_t nlist, std::int64_t que
 }
 
 struct search_memory {
+  few_control* few = nullptr;  // of each query; zero between searches
+  std::uint64_t* few_keys = nullptr;
+  std::byte* nearest = nullptr;
   std::byte* coarse = nullptr;
   std::int64_t* probes = nullptr;
   float* probe_scores = nullptr;
@@ -80,6 +101,14 @@ struct search_shape_of_batch {
   std::int64_t nprobe = 0;
   std::int64_t by_code = 0;
 };
+
+bool goes_by_few(const core::ivf_pq_shape& shape, const search_shape_of_batch& batch, std::int64_t rows) {
+  if (!scores_centroids(shape, batch.queries, batch.nprobe) ||
+      !has_few_search(shape.dim, batch.queries, batch.by_code, batch.nprobe))
+    return false;
+  return core::forced_ivf_pq_way() || !is_filtered(shape, batch.by_code, batch.nprobe) ||
+         batch.queries * batch.nprobe * (rows / shape.nlist) <= kFewRows;
+}
 
 void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::ivf_pq_shape& shape, bool sample) {
   pass.queries_of_item = queries_of_item(shape, sample);
@@ -112,6 +141,14 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   search_memory memory;
   const std::int64_t pairs = batch.queries * batch.nprobe;
   memory.counters = carve.take<unsigned long long>(2);
+  memory.few = carve.take<few_control>(kFewQueries);
+  if (has_nearest_lists(shape.dim, shape.nlist, 1)) {
+    const std::int64_t few = std::min(batch.queries, kFewQueries);
+    const std::int64_t parts = few + few_search_parts(1, multiprocessors);  // of all queries, at most
+    memory.few_keys = carve.take<std::uint64_t>(parts * std::min<std::int64_t>(batch.by_code, kFewMaxRows));
+    memory.nearest =
+        carve.take<std::byte>(nearest_lists_bytes(1, std::min(batch.queries * shape.nlist, kScoredCentroids)));
+  }
   if (has_coarse(shape.dim, batch.nprobe)) {
     memory.coarse = carve.take<std::byte>(
         coarse_search_bytes(shape.dim, shape.nlist, batch.queries, batch.nprobe, multiprocessors));
@@ -135,7 +172,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
       std::clamp<std::int64_t>(kExactBytes / (2 * 8 * memory.exact_capacity), 1,
                                std::min(batch.queries, kExactBlocksPerMultiprocessor * multiprocessors)));
   memory.exact_keys = carve.take<std::uint64_t>(2 * memory.exact_capacity * memory.exact_blocks);
-  if (!is_filtered(shape, batch.by_code, batch.nprobe)) return memory;
+  if (!can_filter(shape, batch.by_code, batch.nprobe)) return memory;
 
   filter_batch& filter = memory.filter;
   const std::int64_t sampled = sampled_lists(batch.by_code, batch.nprobe);
@@ -166,12 +203,14 @@ struct search_scratch final : core::scratch {
   device_memory queries;  // of host searches
   device_memory scores;
   device_memory ids;
+  mapped_memory results;       // small ones, behind a flag
+  std::uint32_t searches = 0;  // announced by the flag
   std::unique_ptr<core::scratch> coarse;
 
   std::int64_t bytes() const noexcept override {
     return memory.bytes() + queries.bytes() + scores.bytes() + ids.bytes() + coarse->bytes();
   }
-  std::int64_t device_allocations() const noexcept override { return 4 + coarse->device_allocations(); }
+  std::int64_t device_allocations() const noexcept override { return 5 + coarse->device_allocations(); }
 };
 
 /// Bytes that suffice for all searches of no more than this. Those of few rows by code are filtered, others may not be.
@@ -223,9 +262,29 @@ answer_plan answer_of(const core::ivf_pq_model& model, const core::ivf_pq_lists&
   return answer;
 }
 
+/// The queries' nearest lists, into memory.probes.
+void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scratch, const search_memory& memory,
+                const core::ivf_pq_model& model, const core::flat_request& request, const float* inline_query,
+                int multiprocessors) {
+  if (scores_centroids(model.shape, request.query_count, request.k)) {
+    launch_nearest_lists(stream, memory.nearest, model.probes, request, inline_query);
+  } else if (core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(model.shape.dim, request.k)) {
+    launch_coarse_search(stream, memory.coarse, model.prepared + prepared_table_end(model.shape), model.probes, request,
+                         multiprocessors);
+  } else {
+    backend.flat_search(stream, *scratch.coarse, model.probes, request);
+  }
+}
+
+/// One query that is in host memory, and a host that waits for its answer.
+struct waiting_host {
+  const float* query = nullptr;
+  completion_flag done;
+};
+
 void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, search_scratch& scratch,
                   const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
-                  int multiprocessors) {
+                  int multiprocessors, const waiting_host& host = {}) {
   const search_shape_of_batch batch{request.query_count, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
   carver carve(scratch.memory.get());
   search_memory memory = memory_of(carve, model.shape, model.rotation != nullptr, batch, multiprocessors);
@@ -245,15 +304,29 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   coarse.k = request.nprobe;
   coarse.scores = memory.probe_scores;
   coarse.ids = memory.probes;
-  if (has_coarse(model.shape.dim, request.nprobe)) {
-    launch_coarse_search(stream, memory.coarse, model.prepared + prepared_table_end(model.shape), model.probes, coarse,
-                         multiprocessors);
-  } else {
-    backend.flat_search(stream, *scratch.coarse, model.probes, coarse);
-  }
+  find_lists(stream, backend, scratch, memory, model, coarse, host.query, multiprocessors);
 
   const decoder codes = decoder_of(model, lists);
   const answer_plan answer = answer_of(model, lists, request);
+  if (goes_by_few(model.shape, batch, lists.rows)) {
+    few_search_plan few{};
+    few.codes = codes;
+    few.answer = answer;
+    if (host.query) few.answer.queries = nullptr;
+    few.queries = query_source(queries, query_stride, host.query, model.shape.dim);
+    few.probes = memory.probes;
+    few.table = lists.table;
+    few.first = lists.first;
+    few.sizes = lists.sizes;
+    few.query_count = static_cast<std::int32_t>(batch.queries);
+    few.nprobe = static_cast<std::int32_t>(batch.nprobe);
+    few.parts = few_search_parts(batch.queries, multiprocessors);
+    few.keys = memory.few_keys;
+    few.control = memory.few;
+    few.decoded = memory.counters;
+    few.done = host.done;
+    return launch_few_search(stream, few);
+  }
   exact_search_plan exact = exact_plan_of(memory, codes, answer, queries, query_stride, lists, request);
   if (!is_filtered(model.shape, batch.by_code, batch.nprobe)) return launch_exact_search(stream, exact);
 
@@ -343,9 +416,14 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
     batch.queries = (batch.queries + 1) / 2;
   made->batch = batch.queries;
   made->memory = device_memory(bytes_of(model, batch, multiprocessors));
+  carver carve(made->memory.get());
+  check(cudaMemset(memory_of(carve, model.shape, false, batch, multiprocessors).few, 0,
+                   kFewQueries * sizeof(few_control)),
+        "clearing GPU memory");
   made->queries = device_memory(batch.queries * model.shape.dim * 4);
   made->scores = device_memory(batch.queries * limits.max_k * 4);
   made->ids = device_memory(batch.queries * limits.max_k * 8);
+  made->results = mapped_memory(kFlagBytes + kMappedResultBytes);
   made->coarse =
       backend.make_scratch({.max_rows = model.shape.nlist, .max_queries = batch.queries, .max_k = limits.max_nprobe}, 0,
                            model.probes.storage);
@@ -375,27 +453,49 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
   for (std::int64_t first = 0; first < request.query_count; first += scratch.batch) {
     core::ivf_pq_request part = request;
     part.query_count = std::min(scratch.batch, request.query_count - first);
-    part.queries = static_cast<const float*>(scratch.queries.get());
-    part.query_stride = model.shape.dim;
-    part.scores = static_cast<float*>(scratch.scores.get());
-    part.ids = static_cast<std::int64_t*>(scratch.ids.get());
-    check(cudaMemcpy2DAsync(scratch.queries.get(), width, request.queries + first * request.query_stride,
-                            static_cast<std::size_t>(request.query_stride) * sizeof(float), width,
-                            static_cast<std::size_t>(part.query_count), cudaMemcpyHostToDevice, stream),
-          "sending queries to the GPU");
-    if (request.stats) check(cudaMemsetAsync(counters, 0, 2 * sizeof *counters, stream), "clearing the counters");
-    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors);
     const auto entries = static_cast<std::size_t>(part.query_count * request.k);
-    check(cudaMemcpyAsync(request.scores + first * request.k, part.scores, entries * sizeof(float),
-                          cudaMemcpyDeviceToHost, stream),
-          "bringing results from the GPU");
-    check(cudaMemcpyAsync(request.ids + first * request.k, part.ids, entries * sizeof(std::int64_t),
-                          cudaMemcpyDeviceToHost, stream),
-          "bringing results from the GPU");
+    const bool mapped =
+        static_cast<std::int64_t>(entries * (sizeof(float) + sizeof(std::int64_t))) <= kMappedResultBytes;
+    part.ids =
+        mapped ? scratch.results.device<std::int64_t>(kFlagBytes) : static_cast<std::int64_t*>(scratch.ids.get());
+    part.scores = mapped ? reinterpret_cast<float*>(part.ids + entries) : static_cast<float*>(scratch.scores.get());
+    if (request.stats) check(cudaMemsetAsync(counters, 0, 2 * sizeof *counters, stream), "clearing the counters");
+
+    const search_shape_of_batch batch{part.query_count, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
+    waiting_host host;
+    if (mapped && part.query_count == 1 && !model.rotation && goes_by_few(model.shape, batch, lists.rows)) {
+      host.query = request.queries + first * request.query_stride;
+      host.done = {scratch.results.device<std::uint32_t>(), ++scratch.searches};
+    } else {
+      part.queries = static_cast<const float*>(scratch.queries.get());
+      part.query_stride = model.shape.dim;
+      check(cudaMemcpy2DAsync(scratch.queries.get(), width, request.queries + first * request.query_stride,
+                              static_cast<std::size_t>(request.query_stride) * sizeof(float), width,
+                              static_cast<std::size_t>(part.query_count), cudaMemcpyHostToDevice, stream),
+            "sending queries to the GPU");
+    }
+    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors, host);
+    if (!mapped) {
+      check(cudaMemcpyAsync(request.scores + first * request.k, part.scores, entries * sizeof(float),
+                            cudaMemcpyDeviceToHost, stream),
+            "bringing results from the GPU");
+      check(cudaMemcpyAsync(request.ids + first * request.k, part.ids, entries * sizeof(std::int64_t),
+                            cudaMemcpyDeviceToHost, stream),
+            "bringing results from the GPU");
+    }
     unsigned long long counted[2] = {};
     if (request.stats)
       check(cudaMemcpyAsync(counted, counters, sizeof counted, cudaMemcpyDeviceToHost, stream), "reading the counters");
-    check(cudaStreamSynchronize(stream), "waiting for the search");
+    if (host.query && !request.stats) {
+      await(stream, scratch.results.host<volatile std::uint32_t>(), host.done.value);
+    } else {
+      check(cudaStreamSynchronize(stream), "waiting for the search");
+    }
+    if (mapped) {
+      const auto* ids = scratch.results.host<std::int64_t>(kFlagBytes);
+      std::copy_n(ids, entries, request.ids + first * request.k);
+      std::copy_n(reinterpret_cast<const float*>(ids + entries), entries, request.scores + first * request.k);
+    }
     if (request.stats) {
       request.stats->decoded_rows += static_cast<std::int64_t>(counted[0]);
       request.stats->unfiltered_queries += static_cast<std::int64_t>(counted[1]);

@@ -1,9 +1,11 @@
-// One way to launch a kernel: grid, block, shared memory, stream, blocks per cluster, or all blocks at once.
+// One way to launch a kernel: grid, block, shared memory, stream, blocks per cluster, all blocks at once, or while the
+// kernel before still runs.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/runtime/check.cuh"
 
@@ -15,6 +17,7 @@ struct launch_shape {
   std::int64_t shared_bytes = 0;
   int cluster = 1;
   bool cooperative = false;  // all blocks are resident together and may wait for each other
+  bool overlaps = false;     // begins while the kernel before runs, and waits for it by itself
 };
 
 /// Lets a kernel have that much dynamic shared memory.
@@ -36,9 +39,10 @@ int blocks_per_multiprocessor(void (*kernel)(Args), int threads, std::int64_t sh
 }
 
 template <class Args>
-void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream, const Args& args, const char* what) {
+void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream,
+            const std::type_identity_t<Args>& args, const char* what) {
   allow_shared_bytes(kernel, shape.shared_bytes, what);
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute attributes[3]{};
   unsigned count = 0;
   if (shape.cluster > 1) {
     cudaLaunchAttribute& attribute = attributes[count++];
@@ -51,6 +55,11 @@ void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream
     cudaLaunchAttribute& attribute = attributes[count++];
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
+  }
+  if (shape.overlaps) {
+    cudaLaunchAttribute& attribute = attributes[count++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
   }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
