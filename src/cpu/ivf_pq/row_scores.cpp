@@ -106,8 +106,8 @@ std::int64_t row_scorer::add_list(const padded_query& query, std::int64_t list, 
   return rows;
 }
 
-/// Nobody waits for what is read, but it is in a cache afterwards. Prefetches of rows that lie scattered were given up
-/// where no TLB knew the address: with reads the copies below take a fifth of the time.
+/// Nobody waits for what is read, but it is in a cache afterwards. Prefetches did not do: with them the copies of
+/// scattered rows took as long as without.
 void row_scorer::read_kept_row(std::uint64_t key) const {
   const volatile std::byte* row = kept_row(key);
   for (std::int64_t at = 0; at < kept_bytes(); at += kCacheLineBytes) static_cast<void>(row[at]);
