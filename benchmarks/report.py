@@ -12,12 +12,13 @@ import sys
 
 import figures
 import recall_curves
+import recall_tables
 import rows_accuracy
 import verdicts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "flat_certified", "flat_certified_gpu", "flat_host_rows", "rows", "logits", "ivf_pq", "ivf_pq_billion"]
+CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "flat_certified", "flat_certified_gpu", "flat_host_rows", "rows", "logits", "ivf_pq", "ivf_pq_cpu", "ivf_pq_billion"]
 SEED = re.compile(r"flat/q1/(\d+)x(\d+)/f32/ip/k(\d+)/(host|device)(/\w+)?")
 CROSSING = re.compile(r"flat/q(\d+)/(\d+)x(\d+)/f32/ip/k10/host(/cpu)?")
 # What README shows of each campaign: the shapes that the targets name.
@@ -236,6 +237,8 @@ def campaign_section(machine, campaign, document):
     if campaign == "ivf_pq":
         for figure in recall_curves.of_searches(machine, records):
             lines += [f"![{figure.title}](pictures/{figure.file})", ""]
+    if campaign == "ivf_pq_cpu":
+        return lines + recall_tables.of(document, table)
     lines += targets_table(records)
     lines += crossings_table(records)
     lines += ivf_pq_table([r for r in records if is_ivf_pq_search(r)])

@@ -211,6 +211,7 @@ def main():
     arguments = parse_arguments()
     if arguments.campaign is None:
         print("\n".join(f"{name:<14} {what}" for name, what in CAMPAIGNS.items()))
+        print(f"{'ivf_pq_cpu':<14} IVF-PQ on the CPU, 1M x 96, beside FAISS's; ./run bench runs ivf_pq_peers.py")
         print(f"{'python':<14} what a call costs from Python over the same call from C++; ./run bench runs python_calls.py")
         return 0
     if arguments.install_peers:

@@ -115,9 +115,10 @@ TEST(expected_survivors, are_those_of_normal_rows_within_a_factor) {
   for (const std::int64_t dim : {64, 256, 768}) {
     const matrix rows = normal(20'000, dim, 3);
     const matrix queries = normal(16, dim, 4);
+    const flat_index index = index_of(rows, metric::cosine);
     for (const std::int64_t k : {10, 100}) {
       search_stats stats;
-      index_of(rows, metric::cosine).search(queries.view(), {.k = k, .stats = &stats});
+      index.search(queries.view(), {.k = k, .stats = &stats});
       const double found = static_cast<double>(stats.survivors) / 16;
       const double expected = expected_survivors({.rows = 20'000, .dim = dim, .k = k}, summary_of(rows, 20'000));
       EXPECT_GE(expected, found / 2) << "dim " << dim << " k " << k;

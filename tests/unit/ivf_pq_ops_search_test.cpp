@@ -46,11 +46,20 @@ answer search(const ivf_pq_problem& of, const asked& what, core::scratch& memory
   return found;
 }
 
-testing::AssertionResult equals_reference(const ivf_pq_problem& of, const asked& what, const answer& found) {
+using hits = std::vector<std::vector<reference::hit>>;
+
+/// What the reference finds for each query.
+hits expected_of(const ivf_pq_problem& of, const asked& what) {
+  hits all;
+  for (std::int64_t q = 0; q < of.what().queries; ++q) all.push_back(of.expected(q, what.k, what.nprobe, what.ratio));
+  return all;
+}
+
+testing::AssertionResult equals(const ivf_pq_problem& of, const asked& what, const answer& found, const hits& all) {
   const float worst =
       of.what().by == metric::l2 ? std::numeric_limits<float>::infinity() : -std::numeric_limits<float>::infinity();
   for (std::int64_t q = 0; q < of.what().queries; ++q) {
-    const std::vector<reference::hit> expected = of.expected(q, what.k, what.nprobe, what.ratio);
+    const std::vector<reference::hit>& expected = all[static_cast<std::size_t>(q)];
     for (std::int64_t i = 0; i < what.k; ++i) {
       const bool is_there = i < static_cast<std::int64_t>(expected.size());
       const reference::hit hit = is_there ? expected[static_cast<std::size_t>(i)] : reference::hit{worst, -1};
@@ -65,6 +74,10 @@ testing::AssertionResult equals_reference(const ivf_pq_problem& of, const asked&
   return testing::AssertionSuccess();
 }
 
+testing::AssertionResult equals_reference(const ivf_pq_problem& of, const asked& what, const answer& found) {
+  return equals(of, what, found, expected_of(of, what));
+}
+
 std::unique_ptr<core::scratch> scratch_of(const ivf_pq_problem& of) {
   return ops().make_scratch(of.model(), of.lists(),
                             {.max_queries = of.what().queries, .max_k = 10, .max_nprobe = 3, .max_refine_ratio = 1});
@@ -74,9 +87,12 @@ std::unique_ptr<core::scratch> scratch_of(const ivf_pq_problem& of) {
 void check(const ivf_pq_case& of, const std::vector<asked>& searches) {
   const ivf_pq_problem problem(of);
   const auto memory = scratch_of(problem);
-  for (const std::string_view isa : cpu::available_isas()) {
-    cpu::force_isa(isa);
-    for (const asked& what : searches) ASSERT_TRUE(equals_reference(problem, what, search(problem, what, *memory)));
+  for (const asked& what : searches) {
+    const hits expected = expected_of(problem, what);
+    for (const std::string_view isa : cpu::available_isas()) {
+      cpu::force_isa(isa);
+      ASSERT_TRUE(equals(problem, what, search(problem, what, *memory), expected));
+    }
   }
 }
 
@@ -156,14 +172,15 @@ TEST_F(IvfPqOpsSearch, EveryThreadCountGivesTheSameList) {
   for (const std::int64_t queries : {1, 7}) {
     const ivf_pq_problem problem({.bits = 4, .nlist = 30, .rows = 5000, .queries = queries, .seed = 51});
     const auto memory = scratch_of(problem);
-    for (const std::size_t threads : {1u, 2u, 3u, 8u}) {
-      const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
-      tbb::task_arena arena(static_cast<int>(threads));
-      arena.execute([&] {
-        for (const asked& what : {asked{.k = 10, .nprobe = 20}, asked{.k = 50, .nprobe = 30, .ratio = 4}}) {
-          EXPECT_TRUE(equals_reference(problem, what, search(problem, what, *memory))) << threads << " threads";
-        }
-      });
+    for (const asked& what : {asked{.k = 10, .nprobe = 20}, asked{.k = 50, .nprobe = 30, .ratio = 4}}) {
+      const hits expected = expected_of(problem, what);
+      for (const std::size_t threads : {1u, 2u, 3u, 8u}) {
+        const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
+        tbb::task_arena arena(static_cast<int>(threads));
+        arena.execute([&] {
+          EXPECT_TRUE(equals(problem, what, search(problem, what, *memory), expected)) << threads << " threads";
+        });
+      }
     }
   }
 }

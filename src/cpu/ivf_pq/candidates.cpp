@@ -66,15 +66,16 @@ void candidate_rows::drop_above(float limit) {
   pending_.size = kept;
 }
 
-rank_bracket candidate_rows::bracket_of_rank(std::int64_t rank, const slot_buffers& buffers) const {
+void candidate_rows::copy_estimates(const slot_buffers& buffers) const {
   for (std::int64_t i = 0; i < pending_.size; ++i) buffers.estimates[i] = pending_.rows[i].estimate;
-  return current_ivf_pq_kernels().bracket_of_rank(buffers.estimates, pending_.size, rank);
 }
 
 /// Drops what is above the best rows' estimates by more than estimates can be wrong.
 void candidate_rows::cut_by_estimates(double spread, const slot_buffers& buffers) {
   if (found_.size() == 0 && pending_.size > wanted_ && wanted_ > 0) {
-    lower_limit(static_cast<double>(bracket_of_rank(wanted_, buffers).reached) + spread);
+    copy_estimates(buffers);
+    const float reached = current_ivf_pq_kernels().limit_of_rank(buffers.estimates, pending_.size, wanted_);
+    lower_limit(static_cast<double>(reached) + spread);
   }
   drop_above(scan_.limit.load(std::memory_order_relaxed));
 }
@@ -109,11 +110,15 @@ void candidate_rows::join(const candidate_rows& other, const slot_buffers& buffe
 
 /// Moves rows that are among the best whatever the others' scores are to found(), without theirs.
 void candidate_rows::keep_sure(const slot_buffers& buffers) {
-  float below = std::numeric_limits<float>::infinity();
-  if (pending_.size > wanted_) below = bracket_of_rank(wanted_ + 1, buffers).below;
+  float next = std::numeric_limits<float>::infinity();  // the (k' + 1)-th estimate
+  if (pending_.size > wanted_) {
+    copy_estimates(buffers);
+    std::nth_element(buffers.estimates, buffers.estimates + wanted_, buffers.estimates + pending_.size);
+    next = buffers.estimates[wanted_];
+  }
   const double spread = 2.0 * scan_.filter.bound();
   const candidate* rest = std::partition(pending_.rows, pending_.rows + pending_.size, [&](const candidate& row) {
-    if (!(static_cast<double>(row.estimate) + spread < static_cast<double>(below))) return true;
+    if (!(static_cast<double>(row.estimate) + spread < static_cast<double>(next))) return true;
     found_.add(core::row_key(kSureKey, scan_.scorer.position(row)));
     return false;
   });

@@ -57,7 +57,7 @@ class candidate_rows {
   void lower_limit(double limit);
   void drop_above(float limit);
   void cut_by_estimates(double spread, const slot_buffers& buffers);
-  rank_bracket bracket_of_rank(std::int64_t rank, const slot_buffers& buffers) const;
+  void copy_estimates(const slot_buffers& buffers) const;
   void make_room(const slot_buffers& buffers);
   void score_all(const slot_buffers& buffers);
   void keep_sure(const slot_buffers& buffers);

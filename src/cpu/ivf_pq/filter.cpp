@@ -134,24 +134,32 @@ float query_filter::estimate(float base, const std::byte* page, std::int64_t row
   const std::uint8_t* codes = page_layout::codes(page) + page_layout::place_in_strip(row);
   const std::int64_t pieces = shape_.pieces;
   const float* entries = table_;
-  float even = 0.0f;
-  float odd = 0.0f;
+  float sums[4] = {};  // that do not wait for each other
   std::int64_t piece = 0;
   if (shape_.bits == 4) {
-    for (; piece + 2 <= pieces; piece += 2, entries += 32, codes += core::kPageRows) {
-      even += entries[*codes & 15];
-      odd += entries[16 + (*codes >> 4)];
+    for (; piece + 4 <= pieces; piece += 4, entries += 64, codes += 2 * core::kPageRows) {
+      const int first = codes[0];
+      const int second = codes[core::kPageRows];
+      sums[0] += entries[first & 15];
+      sums[1] += entries[16 + (first >> 4)];
+      sums[2] += entries[32 + (second & 15)];
+      sums[3] += entries[48 + (second >> 4)];
     }
-    if (piece < pieces) even += entries[*codes & 15];
+    for (; piece < pieces; piece += 2, entries += 32, codes += core::kPageRows) {
+      sums[0] += entries[*codes & 15];
+      if (piece + 1 < pieces) sums[1] += entries[16 + (*codes >> 4)];
+    }
   } else {
     const std::int64_t count = shape_.codewords();
-    for (; piece + 2 <= pieces; piece += 2, entries += 2 * count, codes += 2 * core::kPageRows) {
-      even += entries[*codes];
-      odd += entries[count + codes[core::kPageRows]];
+    for (; piece + 4 <= pieces; piece += 4, entries += 4 * count, codes += 4 * core::kPageRows) {
+      sums[0] += entries[codes[0]];
+      sums[1] += entries[count + codes[core::kPageRows]];
+      sums[2] += entries[2 * count + codes[2 * core::kPageRows]];
+      sums[3] += entries[3 * count + codes[3 * core::kPageRows]];
     }
-    if (piece < pieces) even += entries[*codes];
+    for (; piece < pieces; ++piece, entries += count, codes += core::kPageRows) sums[0] += entries[*codes];
   }
-  return base + page_layout::terms(page)[row] + (even + odd);
+  return base + page_layout::terms(page)[row] + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 }  // namespace shortlist::cpu

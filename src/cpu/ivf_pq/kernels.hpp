@@ -68,11 +68,6 @@ struct lane_centroids {
 
 inline constexpr std::int64_t kCoarseQueries = 6;  ///< that meet a block of centroids at a time
 
-/// Around the value of a rank: fewer than so many values are at most `below`, and so many at most `reached`.
-struct rank_bracket {
-  float below;
-  float reached;
-};
 /// What values may take beyond their end, where kernels put padding of their own.
 inline constexpr std::int64_t kValuesSlack = 16;
 
@@ -97,9 +92,9 @@ struct ivf_pq_kernels {
   /// bytes[piece][n] = (table[piece][n] - least[piece]) * inverse_step, rounded down, at most `largest`.
   void (*make_bytes)(const float* table, const float* least, std::int64_t pieces, std::int64_t count,
                      float inverse_step, float largest, std::uint8_t* bytes);
-  /// A close bracket of the rank-th smallest value, by bisection: what is needed of it is no more than its place.
-  /// @pre 1 <= rank <= count; values are finite, and kValuesSlack may be written behind them.
-  rank_bracket (*bracket_of_rank)(float* values, std::int64_t count, std::int64_t rank);
+  /// A number that is not below `rank` of the values, and below nearly all others: by bisection, since no more than
+  /// that is needed. @pre 1 <= rank <= count; values are finite, and kValuesSlack may be written behind them.
+  float (*limit_of_rank)(float* values, std::int64_t count, std::int64_t rank);
   /// Appends the rows, from page `first_page` on, that cannot be left out, for one query or two, while there is room
   /// for a whole page. Returns the first page that it is not done with.
   std::int64_t (*scan_list)(const list_filter* filters, std::int64_t queries, const list_span& list,

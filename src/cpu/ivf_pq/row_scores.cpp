@@ -14,6 +14,8 @@ constexpr auto kDot = static_cast<std::size_t>(sum_kind::dot);
 /// Kept rows lie scattered: so many are fetched ahead, and so many copied to be scored together.
 constexpr std::int64_t kRowsAhead = 6;
 constexpr std::int64_t kRefinedRows = 16;
+/// Of rows that are fetched long before: more would push each other out of the inner cache.
+constexpr std::int64_t kFetchedBytes = 24 << 10;
 
 }  // namespace
 
@@ -104,22 +106,29 @@ std::int64_t row_scorer::add_list(const padded_query& query, std::int64_t list, 
   return rows;
 }
 
+/// Nobody waits for what is read, but it is in a cache afterwards. Prefetches did not do: with them the copies of
+/// scattered rows took as long as without.
+void row_scorer::read_kept_row(std::uint64_t key) const {
+  const volatile std::byte* row = kept_row(key);
+  for (std::int64_t at = 0; at < kept_bytes(); at += kCacheLineBytes) static_cast<void>(row[at]);
+}
+
+void row_scorer::fetch_kept(const best_rows& found) const {
+  const std::int64_t rows = std::min(found.size(), kFetchedBytes / kept_bytes());
+  for (std::int64_t i = 0; i < rows; ++i) read_kept_row(found.keys()[i]);
+}
+
 void row_scorer::refine(const padded_query& query, float* copied, best_rows& found) const {
   const core::flat_corpus& kept = lists_.kept;
   const auto row_sums = kernels_.row_sums[static_cast<std::size_t>(kept.type)][kind_];
-  const auto* rows = static_cast<const std::byte*>(kept.rows);
-  const std::int64_t stride = round_up(shape_.dim * size_bytes(kept.type), kCacheLineBytes);
-  const auto row_at = [&](std::int64_t i) { return rows + core::position_of(found.keys()[i]) * kept.row_stride_bytes; };
-  const auto fetch = [&](std::int64_t i) {
-    for (std::int64_t at = 0; at < stride; at += kCacheLineBytes) __builtin_prefetch(row_at(i) + at);
-  };
-  for (std::int64_t i = 0; i < std::min(kRowsAhead, found.size()); ++i) fetch(i);
+  const std::int64_t stride = kept_bytes();
+  for (std::int64_t i = 0; i < std::min(kRowsAhead, found.size()); ++i) read_kept_row(found.keys()[i]);
   auto* to = reinterpret_cast<std::byte*>(copied);
   for (std::int64_t first = 0; first < found.size(); first += kRefinedRows) {
     const std::int64_t count = std::min(kRefinedRows, found.size() - first);
     for (std::int64_t i = first; i < first + count; ++i) {
-      if (i + kRowsAhead < found.size()) fetch(i + kRowsAhead);
-      std::memcpy(to + (i - first) * stride, row_at(i), static_cast<std::size_t>(stride));
+      if (i + kRowsAhead < found.size()) read_kept_row(found.keys()[i + kRowsAhead]);
+      std::memcpy(to + (i - first) * stride, kept_row(found.keys()[i]), static_cast<std::size_t>(stride));
     }
     float sums[kRefinedRows + kSumsSlack];
     row_sums(query.elements, {to, stride, count}, shape_.dim, sums);

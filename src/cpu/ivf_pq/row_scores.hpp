@@ -41,6 +41,8 @@ class row_scorer {
            best_rows& found) const;
   /// Adds every row of a list; returns how many there are.
   std::int64_t add_list(const padded_query& query, std::int64_t list, float* decoded, best_rows& found) const;
+  /// Fetches rows as they were added, so that `refine` need not wait for them some time later.
+  void fetch_kept(const best_rows& found) const;
   /// Puts the scores of the rows as they were added in place of those found so far.
   /// `copied` has room for a page's decoded rows.
   void refine(const padded_query& query, float* copied, best_rows& found) const;
@@ -50,6 +52,12 @@ class row_scorer {
 
   const std::byte* page(std::uint32_t number) const { return lists_.pages + number * page_bytes_; }
   const float* centroid(std::int64_t list) const;
+  /// Of a row as it was added, with what the score's kernels read behind it.
+  std::int64_t kept_bytes() const { return round_up(shape_.dim * size_bytes(lists_.kept.type), kCacheLineBytes); }
+  void read_kept_row(std::uint64_t key) const;
+  const std::byte* kept_row(std::uint64_t key) const {
+    return static_cast<const std::byte*>(lists_.kept.rows) + core::position_of(key) * lists_.kept.row_stride_bytes;
+  }
   void decode(const std::byte* page, std::int64_t row, std::int64_t list, float* to) const;
   /// Keys of `count` rows that lie in `decoded`, added with their positions.
   void add_decoded(const padded_query& query, const float* decoded, const std::uint32_t* positions, std::int64_t count,

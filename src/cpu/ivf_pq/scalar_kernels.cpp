@@ -89,10 +89,9 @@ void make_bytes(const float* table, const float* least, std::int64_t pieces, std
   }
 }
 
-rank_bracket bracket_of_rank(float* values, std::int64_t count, std::int64_t rank) {
+float limit_of_rank(float* values, std::int64_t count, std::int64_t rank) {
   std::nth_element(values, values + rank - 1, values + count);
-  const float reached = values[rank - 1];
-  return {.below = std::nextafter(reached, -std::numeric_limits<float>::infinity()), .reached = reached};
+  return values[rank - 1];
 }
 
 /// Appends the rows of one page.
@@ -142,7 +141,7 @@ const ivf_pq_kernels& scalar_ivf_pq_kernels() {
                                               .encode = encode,
                                               .make_table = make_table,
                                               .make_bytes = make_bytes,
-                                              .bracket_of_rank = bracket_of_rank,
+                                              .limit_of_rank = limit_of_rank,
                                               .scan_list = scan_list};
   return kKernels;
 }

@@ -226,17 +226,23 @@ void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::in
   }
   scan_pairs(slot, q, count, 0, 1);
   scan_pairs(slot, q, count, 1, request_.nprobe);
+  const auto write_answer = [&](std::int64_t t) {
+    std::byte* query = query_at(slot, t);
+    if (scan_at(query)->filter.can_filter()) finish(slot, query, first + q + t, candidates_at(query)->found());
+  };
   for (std::int64_t t = 0; t < count; ++t) {
     std::byte* query = query_at(slot, t);
-    if (!scan_at(query)->filter.can_filter()) {
+    if (scan_at(query)->filter.can_filter()) {
+      candidate_rows& rows = *candidates_at(query);
+      rows.finish(request_.refine_ratio > 0, buffers_at(slot));
+      decoded_rows_ += rows.scored();
+      if (request_.refine_ratio > 0) scorer_.fetch_kept(rows.found());
+    } else {
       answer_by_decoding(slot, query, first, q + t);
-      continue;
     }
-    candidate_rows& rows = *candidates_at(query);
-    rows.finish(request_.refine_ratio > 0, buffers_at(slot));
-    decoded_rows_ += rows.scored();
-    finish(slot, query, first + q + t, rows.found());
+    if (t > 0) write_answer(t - 1);  // while the rows of this one come from memory
   }
+  write_answer(count - 1);
 }
 
 /// Query q of the group with its lists spread over all cores.

@@ -205,7 +205,7 @@ void make_bytes(const float* table, const float* least, std::int64_t pieces, std
 
 // ---- selection
 
-rank_bracket bracket_of_rank(float* values, std::int64_t count, std::int64_t rank) {
+float limit_of_rank(float* values, std::int64_t count, std::int64_t rank) {
   constexpr int kSteps = 16;
   hn::StoreU(hn::Set(kFloats, values[0]), kFloats, values + count);
   vector least = hn::LoadU(kFloats, values);
@@ -216,21 +216,22 @@ rank_bracket bracket_of_rank(float* values, std::int64_t count, std::int64_t ran
     most = hn::Max(most, more);
   }
   hn::StoreU(hn::Set(kFloats, std::numeric_limits<float>::infinity()), kFloats, values + count);
-  rank_bracket found = {
-      std::nextafter(hn::GetLane(hn::MinOfLanes(kFloats, least)), -std::numeric_limits<float>::infinity()),
-      hn::GetLane(hn::MaxOfLanes(kFloats, most))};
+  float below = hn::GetLane(hn::MinOfLanes(kFloats, least));
+  float reached = hn::GetLane(hn::MaxOfLanes(kFloats, most));
   for (int step = 0; step < kSteps; ++step) {
-    const float middle = found.below * 0.5f + found.reached * 0.5f;
-    if (!(middle > found.below && middle < found.reached)) break;
+    const float middle = below * 0.5f + reached * 0.5f;
+    if (!(middle > below && middle < reached)) break;
     const vector limit = hn::Set(kFloats, middle);
     ints less = hn::Zero(kInts);
     for (std::int64_t i = 0; i < count; i += kLanes) {
       const auto is_less = hn::RebindMask(kInts, hn::Le(hn::LoadU(kFloats, values + i), limit));
       less = hn::Sub(less, hn::VecFromMask(kInts, is_less));
     }
-    (hn::GetLane(hn::SumOfLanes(kInts, less)) < rank ? found.below : found.reached) = middle;
+    const std::int64_t found = hn::GetLane(hn::SumOfLanes(kInts, less));
+    (found < rank ? below : reached) = middle;
+    if (found == rank) break;
   }
-  return found;
+  return reached;
 }
 
 // ---- the filter
@@ -321,17 +322,19 @@ HWY_INLINE void sum_page(const std::uint8_t* const* entries, const std::uint8_t*
   });
 }
 
-/// The highest sums with which rows stay; below 0 where none does.
-HWY_INLINE void highest_sums(const list_filter& filter, const float* terms, std::int16_t* highest) {
+/// The highest sums with which rows stay, of a vector of rows; below 0 where none does. They are never stored: a vector
+/// that is read from parts which were just written waits for them.
+HWY_INLINE hn::Vec<decltype(kSums)> highest_sums(const list_filter& filter, const float* terms) {
   const hn::Rebind<std::int16_t, decltype(kTerms)> narrow;
   const auto left = hn::Set(kTerms, filter.limit - filter.offset);
   const auto scale = hn::Set(kTerms, filter.inverse_step);
   const auto most = hn::Set(kTerms, kHighestSum);
-  for (int row = 0; row < kStrip; row += static_cast<int>(hn::MaxLanes(kTerms))) {
-    const auto steps = hn::Min(hn::Mul(hn::Sub(left, hn::LoadU(kTerms, terms + row)), scale), most);
+  const auto of_terms = [&](const float* from) SHORTLIST_INLINE_LAMBDA {
+    const auto steps = hn::Min(hn::Mul(hn::Sub(left, hn::LoadU(kTerms, from)), scale), most);
     // Numbers below those of 32 bits become the least of them: rows that surely go. Between -1 and 0 they become 0.
-    hn::StoreU(hn::DemoteTo(narrow, hn::ConvertTo(kWhole, steps)), narrow, highest + row);
-  }
+    return hn::DemoteTo(narrow, hn::ConvertTo(kWhole, steps));
+  };
+  return hn::Combine(kSums, of_terms(terms + hn::MaxLanes(kTerms)), of_terms(terms));
 }
 
 /// Appends the rows of a page whose sums are not too high.
@@ -339,12 +342,11 @@ HWY_INLINE void append_rows(const list_filter& filter, const list_span& list, co
                             std::uint32_t page_number, std::int64_t rows, const hn::Vec<decltype(kSums)>* sums,
                             candidate_list& found) {
   constexpr int kSumLanes = kByteLanes / 2;
-  HWY_ALIGN std::int16_t highest[kStrip];
-  highest_sums(filter, page_layout::terms(page), highest);
   std::uint32_t out = 0;  // rows that are left out, by bits
   unroll<2 * kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
     std::uint8_t bits[8] = {};
-    hn::StoreMaskBits(kSums, hn::Gt(sums[part], hn::Load(kSums, highest + part * kSumLanes)), bits);
+    const float* terms = page_layout::terms(page) + part * kSumLanes;
+    hn::StoreMaskBits(kSums, hn::Gt(sums[part], highest_sums(filter, terms)), bits);
     out |= (bits[0] | static_cast<std::uint32_t>(bits[1]) << 8) << (part * kSumLanes);
   });
   if (HWY_LIKELY(out == ~0u)) return;
@@ -410,7 +412,7 @@ const ivf_pq_kernels kIvfPqKernels = {.coarse_estimates = coarse_estimates,
                                       .encode = encode,
                                       .make_table = make_table,
                                       .make_bytes = make_bytes,
-                                      .bracket_of_rank = bracket_of_rank,
+                                      .limit_of_rank = limit_of_rank,
                                       .scan_list = scan_list};
 
 #endif
