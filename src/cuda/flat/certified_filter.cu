@@ -128,8 +128,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
     for (int c = 0; c + 1 < kHeld; c++) load_chunk(codes[c], from, c, args.steps);
     const row_pair now = pair;
     pair = load_rows(args, tile_at(next, args.choice), blocks);
-    if (next + workers < args.tiles && lane == 0)
-      prefetch_bytes(codes_of(tile_at(next + workers, args.choice)), static_cast<std::uint32_t>(args.block_bytes));
     if constexpr (Sample) {
       if (i < args.tiles) raise_best<N>(args, shared, now, sums, visits % args.merged, best);
       visits++;
