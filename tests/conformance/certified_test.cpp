@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -131,6 +132,28 @@ TEST(CertifiedSearch, ThePlanUsesThePlaneOfTightRowsAlone) {
       EXPECT_EQ(stats.certified_queries > 0, certifies) << distribution << " on " << where.name() << "\n"
                                                         << index.explain(kQueries, {.k = 10});
     }
+  }
+}
+
+// Of so many rows every block of a batch's filter has tiles left when it has given up the queries whose best rows tie.
+TEST_F(OnGpu, ABatchGoesOnForTheQueriesThatAreNotGivenUp) {
+  constexpr std::int64_t kQueries = 20;
+  dataset data = make_dataset(element_type::f32, "ties_90", 400'000, 64, kQueries, 44);
+  const auto* rows = reinterpret_cast<const float*>(data.row_data.data());
+  const float* common = rows;  // nine rows of ten
+  while (!std::equal(common, common + data.dim, common + data.row_stride)) common += data.row_stride;
+  flat_index index(where_, {.dim = data.dim, .storage = storage::int8_and_full});
+  index.add(data.row_view());
+  for (const std::int64_t given_up : {kQueries / 2, kQueries}) {
+    for (std::int64_t q = kQueries - given_up; q < kQueries; ++q)
+      std::copy_n(common, data.dim, data.query_data.data() + q * data.query_stride);
+    search_stats stats;
+    const auto search = [&](const char* algorithm) {
+      const forced_algorithm forced(algorithm);
+      return index.search(data.query_view(), {.k = 100, .stats = &stats});
+    };
+    EXPECT_EQ(first_difference(search("certified"), search("tiles")), "") << given_up << " given up";
+    EXPECT_EQ(stats.certified_queries, kQueries - given_up);
   }
 }
 

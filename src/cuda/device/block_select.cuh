@@ -170,16 +170,25 @@ __device__ __noinline__ std::uint64_t block_cut_radix(Visit visit, std::uint32_t
 }
 
 /// Ranks up to `Threads` keys by counting the better ones, and calls write(rank, key) for each: several threads a key,
-/// no barrier between steps.
-template <int Threads, class Write>
+/// no barrier between steps. AtOnce loads are in flight together.
+template <int Threads, int AtOnce = 1, class Write>
 __device__ __forceinline__ void rank_by_counting(const std::uint64_t* keys, std::uint32_t found, Write write) {
   int helpers = 1;
   while (helpers < kWarp && found * helpers * 2 <= Threads) helpers *= 2;
   const std::uint32_t i = threadIdx.x / helpers;
   const std::uint64_t mine = i < found ? keys[i] : core::kNoRow;
   std::uint32_t rank = 0;
-#pragma unroll 4
-  for (std::uint32_t j = threadIdx.x % helpers; j < found; j += helpers) rank += keys[j] > mine;
+#pragma unroll(AtOnce == 1 ? 4 : 1)
+  for (std::uint32_t first = threadIdx.x % helpers; first < found; first += AtOnce * helpers) {
+    std::uint64_t others[AtOnce];
+#pragma unroll
+    for (int j = 0; j < AtOnce; j++) {
+      const std::uint32_t at = first + j * helpers;
+      others[j] = j == 0 || at < found ? keys[at] : core::kNoRow;
+    }
+#pragma unroll
+    for (int j = 0; j < AtOnce; j++) rank += others[j] > mine;
+  }
 #pragma unroll 1
   for (int offset = helpers / 2; offset > 0; offset /= 2) rank += __shfl_xor_sync(kFullWarp, rank, offset);
   if (i < found && threadIdx.x % helpers == 0) write(rank, mine);

@@ -11,6 +11,7 @@
 //
 // Steps of a warpgroup: what the queries ask of a tile of 64 rows -> multiply along dim, and meanwhile append the hits
 // of the tile before -> fetch the next tile's first codes -> test 64 x N sums.
+// A block ends when all of its queries have more candidates than their segments hold: they are searched in full.
 // Limit: the plane's bytes over read bandwidth for few queries, products over the matrix units' rate for many.
 #include <algorithm>
 #include <cstdint>
@@ -47,15 +48,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
   std::uint32_t i = blockIdx.x / args.column_tiles * kGroups + threadIdx.x / kGroupThreads;
 
   if (threadIdx.x == 0) {
+    shared.open = 0;
     barrier_init(&shared.barrier, 1);
     barrier_init_fence();
     barrier_expect(&shared.barrier, column_bytes);
     bulk_copy(columns, args.batch.columns + static_cast<std::int64_t>(column_tile) * column_bytes, column_bytes,
               &shared.barrier);
   }
+  __syncthreads();
   for (int c = threadIdx.x; c < N; c += kThreads) {
-    shared.weights[c] = args.batch.weights[first_query + c];
+    const filter_weights weights = args.batch.weights[first_query + c];
+    shared.weights[c] = weights;
     shared.counts[c] = 0;
+    if (wants_rows(weights)) atomicAdd(&shared.open, 1);
   }
 
   const std::uint32_t blocks = (args.rows + core::kPlaneRows - 1) / core::kPlaneRows;
@@ -88,7 +93,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
         rows[lane / 4] = pair.rows[0];
         rows[lane / 4 + 8] = pair.rows[1];
       }
-      is_tame = ask(shared, tests);
+      const tile_outlook outlook = ask(shared, tests);
+      if (outlook.is_over) {
+        listed = 0;
+        break;
+      }
+      is_tame = outlook.is_tame;
     }
     std::int32_t sums[N / 2];
     for (int first = 0; first < args.chunks; first += kHeld) {
@@ -118,8 +128,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksHeld<N>) filter_kernel(const 
     for (int c = 0; c + 1 < kHeld; c++) load_chunk(codes[c], from, c, args.steps);
     const row_pair now = pair;
     pair = load_rows(args, tile_at(next, args.choice), blocks);
-    if (next + workers < args.tiles && lane == 0)
-      prefetch_bytes(codes_of(tile_at(next + workers, args.choice)), static_cast<std::uint32_t>(args.block_bytes));
     if constexpr (Sample) {
       if (i < args.tiles) raise_best<N>(args, shared, now, sums, visits % args.merged, best);
       visits++;

@@ -24,6 +24,10 @@ __host__ __device__ constexpr filter_weights weights_of_none() {
   return {0.0f, 0.0f, std::numeric_limits<float>::infinity(), 0.0f};
 }
 
+__host__ __device__ constexpr bool wants_rows(const filter_weights& weights) {
+  return weights.norm < std::numeric_limits<float>::infinity();
+}
+
 /// A batch of queries, as the filter reads them. Columns are queries; a tile of columns stays in shared memory.
 struct filter_batch {
   const unsigned char* columns = nullptr;    ///< [tiles][chunks][tile][128] codes, see column_byte_at

@@ -25,10 +25,13 @@ __device__ __forceinline__ void append_row(const filter_args& args, filter_share
   const std::uint32_t place = atomicAdd(&shared.counts[column], 1u);
   const candidate_segments& to = args.candidates;
   const std::int64_t segment = static_cast<std::int64_t>(query) * to.segments + blockIdx.x / args.column_tiles;
-  if (place < static_cast<std::uint32_t>(to.capacity))
+  const auto capacity = static_cast<std::uint32_t>(to.capacity);
+  if (place < capacity) {
     to.keys[segment * to.capacity + place] = core::row_key(key, position);
-  else
-    shared.weights[column] = weights_of_none();  // too many: the query will be searched in full
+  } else if (place == capacity) {  // too many: the query will be searched in full
+    shared.weights[column] = weights_of_none();
+    atomicSub(&shared.open, 1);
+  }
 }
 
 /// Holds the groups of a warp's list to their own rows' terms, and appends the hits among them; a lane each.

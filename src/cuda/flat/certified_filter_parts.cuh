@@ -142,6 +142,8 @@ struct filter_shared {
   hit_list hits[kWarps];
   known_row rows[kTilesKept][kWarps][core::kPlaneRows];
   std::uint32_t counts[N];   // of candidates in the block's segments
+  std::int32_t open;         // columns whose rows are still wanted
+  bool ends[kGroups];        // there was none when the group last asked
   float largest[3][kWarps];  // residual, norm and unit among a warp's rows
   std::uint64_t barrier;
 };
@@ -179,9 +181,15 @@ __device__ __forceinline__ bool meet_group_and(bool value) {
   return all != 0;
 }
 
-/// Settles what the queries ask of a tile's rows. @returns whether all of it stays within what the short test takes.
+/// What a warpgroup agrees on before a tile.
+struct tile_outlook {
+  bool is_tame;  // all that is asked stays within what the short test takes
+  bool is_over;  // no query wants rows any more
+};
+
+/// Settles what the queries ask of a tile's rows.
 template <int N>
-__device__ __forceinline__ bool ask(filter_shared<N>& shared, const row_test (&tests)[2]) {
+__device__ __forceinline__ tile_outlook ask(filter_shared<N>& shared, const row_test (&tests)[2]) {
   const int group = threadIdx.x / kGroupThreads;
   const int warp = threadIdx.x / kWarp;
   const int first_warp = group * (kGroupThreads / kWarp);
@@ -194,7 +202,9 @@ __device__ __forceinline__ bool ask(filter_shared<N>& shared, const row_test (&t
     shared.largest[1][warp] = __uint_as_float(norm);
     shared.largest[2][warp] = __uint_as_float(unit);
   }
+  if (threadIdx.x % kGroupThreads == 0) shared.ends[group] = *const_cast<volatile std::int32_t*>(&shared.open) == 0;
   meet_group();
+  const bool is_over = shared.ends[group];
   float largest[3] = {0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int w = 0; w < kGroupThreads / kWarp; w++)
@@ -209,7 +219,7 @@ __device__ __forceinline__ bool ask(filter_shared<N>& shared, const row_test (&t
     pair.square_weight[column % 2] = weights.square;
     is_tame = is_tame && __fmul_rn(asked, largest[2]) > kTameValue;
   }
-  return meet_group_and(is_tame);
+  return {meet_group_and(is_tame), is_over};
 }
 
 /// Element i of a thread's sums: its row of the pair, and its column.

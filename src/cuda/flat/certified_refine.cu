@@ -153,7 +153,7 @@ class candidate_keys {
       std::uint32_t n = real ? from.counts[query_ * from.segments + first + lane] : 0;
       if (n > static_cast<std::uint32_t>(from.capacity)) {
         shared_.overflow = 1;
-        n = from.capacity;
+        n = 0;  // none of the query's are read
       }
       std::uint32_t place = n;
 #pragma unroll

@@ -14,7 +14,7 @@
 // Limit: bytes of the plane over read bandwidth; measured share: see docs/kernels.md.
 // History, 1M x 1024, k 8, host to host, us on an H200: stages of half a block of rows 262 -> the last quarter of the
 // rows drawn by all blocks in common 268, taken back -> copies that begin at whole lines 256 -> the published keys
-// loaded by twelves 255.
+// loaded by twelves 255. All-equal rows, 1M x 768, k 100: 946 -> 851 since the first threshold judges the filter.
 #include <algorithm>
 #include <optional>
 
@@ -66,7 +66,6 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const core::query_terms query = shared.terms;
-  std::uint64_t my_best = core::kNoRow;
   std::int32_t sums[4] = {};
   int stage = 0;
   int piece = 0;
@@ -96,8 +95,7 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
       multiply_fragments(staged, columns + first_fragment * kColumnWords, fragments, lane, sums);
       if (!is_last) continue;
       const auto* terms = reinterpret_cast<const float*>(staged + fragments * kFragmentBytes);
-      appended = max(appended, filter_rows(args, shared, query, terms, first, sums, lane,
-                                           shared.slot_best + warp * core::kPlaneRows, my_best));
+      appended = max(appended, filter_rows(args, shared, query, terms, first, sums, lane));
     }
     __syncwarp();
     if (lane == 0) {
@@ -122,7 +120,10 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     } else if (due && (static_cast<std::int64_t>(draw) + primed) * gridDim.x < args.groups) {  // not at the very end
       refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
     }
-    if (appended > 0) judge_filter(args, shared, lane, primed, refreshed);
+    if (appended > 0) {
+      judge_sample(args, shared, lane);
+      judge_filter(args, shared, lane, primed, refreshed);
+    }
     __syncwarp();
   }
 }
@@ -222,6 +223,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
     shared.judged_draws = 0;
     shared.reads_rows = 0;
     shared.rows_read = 0;
+    shared.sample_judged = 0;
   }
   const float* given_query = args.query ? args.query : args.inline_query;
   const query_head head = fetch_query_head(given_query, args.dim);
@@ -244,6 +246,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   __syncthreads();
   refresh_at_end(args, shared, shared.survivor_count + shared.list_count, 0, shared.list_count);
   const std::uint32_t scored = score_survivors<E, L2>(args, shared, query, reinterpret_cast<std::uint64_t*>(ring));
+  if (warp == 0) publish_best(args, shared, lane);  // scores are tighter than the intervals' ends
   write_slots(args, shared, reinterpret_cast<std::uint64_t*>(ring));
   if (threadIdx.x == 0) count_search(args, shared, scored);
 }

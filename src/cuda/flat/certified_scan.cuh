@@ -23,6 +23,9 @@ inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment:
 inline constexpr std::uint32_t kGiveUpShare = 4;
 inline constexpr std::uint32_t kLeftPerResult = 16;
 inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: until then blocks may not have published
+/// Or at once, if of a block's first rows, at least kLeastSample, all but an eighth reach the first threshold.
+inline constexpr std::uint32_t kSpareShare = 8;
+inline constexpr std::uint32_t kLeastSample = 128;
 
 struct certified_args : scan_search {
   bool may_read_rows;  // not across the bus: rows that survive cost less than all
@@ -61,6 +64,7 @@ struct alignas(16) certified_shared : scan_selection {
   std::uint32_t judged_draws;
   std::uint32_t reads_rows;  // the filter has been given up
   std::uint32_t rows_read;   // since
+  std::uint32_t sample_judged;
 };
 
 __device__ __forceinline__ bool reads_rows(const certified_shared& shared) {
@@ -184,12 +188,24 @@ __device__ __forceinline__ interval_keys keys_of(const core::merit_interval& int
 /// Which of 16 rows a lane finishes: lanes 4 g and 4 g + 1 have rows g and g + 8.
 __device__ __forceinline__ int filtered_row(int lane) { return lane / 4 + lane % 2 * 8; }
 
+/// Which of a warp's row slots a row's keys go to. It depends on the position alone, so that the interval's end and the
+/// score of a row are never in two published sets. Rows some whole blocks apart take turns, or the best rows of data
+/// with a period would all be in the same sets.
+__device__ __forceinline__ int slot_of(std::int64_t position) {
+  return static_cast<int>((position + position / core::kPlaneRows) % core::kPlaneRows);
+}
+
+/// Enters a key among the best of its row's slot. Of two lanes that enter at once either may win.
+__device__ __forceinline__ void enter_best(certified_shared& shared, std::int64_t position, std::uint64_t key) {
+  volatile std::uint64_t* best = shared.slot_best + threadIdx.x / kWarp * core::kPlaneRows + slot_of(position);
+  if (key > *best) *best = key;
+}
+
 /// Finishes 16 rows, the first of which is at position `first`: rows whose interval reaches the threshold survive.
 /// @returns how many survivors the block has, if it has any of these, else 0.
 __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args, certified_shared& shared,
                                                      const core::query_terms& query, const float* terms,
-                                                     std::int64_t first, const std::int32_t (&sums)[4], int lane,
-                                                     std::uint64_t* slot_best, std::uint64_t& my_best) {
+                                                     std::int64_t first, const std::int32_t (&sums)[4], int lane) {
   const int mine = filtered_row(lane);
   const std::int64_t row = first + mine;
   const std::uint32_t product = lane % 2 == 0 ? 128u * sums[0] + sums[1] : 128u * sums[2] + sums[3];
@@ -210,11 +226,7 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
   at = __shfl_sync(kFullWarp, at, 0);
   if (survives) {
     survivors_of(args, shared)[at + __popc(surviving & ((1u << lane) - 1))] = high;
-    const std::uint64_t low = core::row_key(keys.low, position);
-    if (keys.low != core::kNanKey && low > my_best) {
-      my_best = low;
-      *reinterpret_cast<volatile std::uint64_t*>(slot_best + mine) = low;
-    }
+    if (keys.low != core::kNanKey) enter_best(shared, row, core::row_key(keys.low, position));
   }
   return at + __popc(surviving);
 }
@@ -251,6 +263,26 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
   if (left > most && args.may_read_rows) atomicExch(&shared.reads_rows, 1u);
 }
 
+/// Looks at the block's first rows, once there is a threshold that was made from them: those of a good filter reach it
+/// in few per cent of all cases, whatever is still to come. One warp, once.
+__device__ __forceinline__ void judge_sample(const certified_args& args, certified_shared& shared, int lane) {
+  std::uint32_t sample = 0;
+  if (lane == 0 && threshold_of(shared) != 0 &&
+      *reinterpret_cast<volatile std::uint32_t*>(&shared.sample_judged) == 0 &&
+      atomicExch(&shared.sample_judged, 1u) == 0)
+    sample = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
+  sample = min(min(__shfl_sync(kFullWarp, sample, 0), args.near_survivors),
+               static_cast<std::uint32_t>(args.warps * args.group_blocks * core::kPlaneRows));
+  if (sample < kLeastSample) return;
+  const std::uint64_t cut = threshold_of(shared);
+  std::uint32_t left = 0;
+#pragma unroll 4
+  for (std::uint32_t i = lane; i < sample; i += kWarp)
+    left += *reinterpret_cast<volatile std::uint64_t*>(&shared.survivors[i]) >= cut;
+  left = __reduce_add_sync(kFullWarp, left);
+  if (lane == 0 && left > sample - sample / kSpareShare && args.may_read_rows) atomicExch(&shared.reads_rows, 1u);
+}
+
 // ---- scores
 
 /// Scores up to kRowsAtOnce rows: the survivors in `list`, or the rows from `first` on if it is null. Those that reach
@@ -278,10 +310,7 @@ __device__ __noinline__ std::uint32_t score_rows(const certified_args& args, cer
   if (!leads_scored_row<E>(lane) || mine >= count || key < threshold_of(shared)) return 0;
   const std::uint32_t at = atomicAdd(&shared.list_count, 1u);
   list_of(args, shared)[at] = key;
-  if (!list) {  // a survivor may be published already, by its interval
-    volatile std::uint64_t* best = shared.slot_best + threadIdx.x / kWarp * core::kPlaneRows + mine;
-    if (key > *best) *best = key;
-  }
+  enter_best(shared, position, key);
   return at + 1;
 }
 

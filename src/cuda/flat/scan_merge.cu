@@ -3,9 +3,10 @@
 // Its cost is latency: of a few dependent loads, and of instructions that no cache holds, some 20 cycles each. So it is
 // launched together with the scan (programmatic dependent launch), goes through its own steps once on made-up keys
 // while the scan runs, which fetches the instructions, then waits for the scan to end and goes through them for real.
-// Steps: a cut from the published keys -> gather what reaches it (blocks with few keys wrote them best first, so
-// reading stops early) -> rank by counting, or by bins where many remain -> scores and labels -> leave the workspace
-// clean. History: as the scan's last block 13 us of 360 at 1M x 384; see docs/kernels.md for today's.
+// Steps: gather what reaches the scan's threshold or, if that is too much or there is none, a cut from the keys that
+// blocks published at their ends (blocks with few keys wrote them best first, so reading stops early) -> rank by
+// counting, or by bins where many remain -> scores and labels -> tell the host -> leave the workspace clean.
+// History: as the scan's last block 13 us of 360 at 1M x 384; see docs/kernels.md for today's.
 #include <algorithm>
 #include <bit>
 
@@ -19,9 +20,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::uint32_t kCountedKeys = 256;  // up to here, counting the better keys beats bins
+constexpr int kCountedAtOnce = 8;            // of them: the loads' latency is what counting takes
 constexpr int kLanesPerBlock = 8;            // threads that read one block's slots
 constexpr int kReaders = kThreads / kLanesPerBlock;
 constexpr int kBlocksPerReader = (kMaxBlocks + kReaders - 1) / kReaders;
+// More keys than this that reach the scan's threshold are cut by what blocks published at their ends.
+constexpr std::uint32_t kManyPerResult = 4;
+constexpr std::uint32_t kManyKeys = 64;
 constexpr std::int64_t kFewResults = 512;        // k up to here fits beside a scan
 constexpr std::int64_t kSmallBytes = 41 * 1024;  // of shared memory: what a scan leaves on its multiprocessor
 constexpr std::int64_t kLargeBytes = 180 * 1024;
@@ -120,35 +125,55 @@ __device__ __noinline__ void sort_any(const merge_args& args, merge_shared& shar
   for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) write(i, room.best[i]);
 }
 
-__device__ __forceinline__ void merge_once(const merge_args& args, merge_shared& shared, const merge_room& room,
-                                           bool rehearsal) {
-  const std::uint32_t k = args.k;
-  // The cut that the published keys give.
+/// The cut that the published keys give; 1 if they are too few. `keys` is room for all of them.
+__device__ __noinline__ std::uint64_t published_cut(const merge_args& args, merge_shared& shared, std::uint64_t* keys,
+                                                    bool rehearsal) {
   const int published = args.blocks * args.publish;
-  std::uint64_t* keys = room.best;  // all the room from here on
 #pragma unroll 3
   for (int i = threadIdx.x; i < published; i += kThreads) {
     const std::uint64_t key = published_key(args.published, args.publish, i);
     keys[i] = rehearsal ? rehearsed_key(i) : key;
   }
+  __syncthreads();
+  const std::uint64_t cut = block_cut<kThreads>(keys, published, args.k, slack_of(args.k), shared.select);
+  __syncthreads();  // `keys` are read no more
+  return cut;
+}
+
+/// Gathers what reaches the cut. @returns how many keys do.
+__device__ __forceinline__ std::uint32_t gather(const merge_args& args, merge_shared& shared, const merge_room& room,
+                                                std::uint64_t cut, bool rehearsal) {
   if (threadIdx.x == 0) shared.kept = 0;
   __syncthreads();
-  const std::uint64_t cut = block_cut<kThreads>(keys, published, k, slack_of(k), shared.select);
-  __syncthreads();  // `keys` are read no more
-
   visit_slots(args, cut, rehearsal, [&](std::uint64_t key) {
     if (key == core::kNoRow) return;
     const std::uint32_t at = atomicAdd(&shared.kept, 1u);
     if (at < room.capacity) room.gathered[at] = key;
   });
   __syncthreads();
-  const std::uint32_t found = shared.kept;
+  return shared.kept;
+}
+
+__device__ __forceinline__ void merge_once(const merge_args& args, merge_shared& shared, const merge_room& room,
+                                           bool rehearsal) {
+  const std::uint32_t k = args.k;
+  std::uint64_t cut = core::kNoRow;
+  std::uint32_t found = 0;
+  if (args.is_long) {
+    cut = common_threshold(args.control);
+    if (cut != core::kNoRow || rehearsal) found = gather(args, shared, room, cut, rehearsal);
+  }
+  if (cut == core::kNoRow || found > min(kManyPerResult * k + kManyKeys, room.capacity) || rehearsal) {
+    __syncthreads();  // all have read how many were found
+    cut = published_cut(args, shared, room.best, rehearsal);
+    found = gather(args, shared, room, cut, rehearsal);
+  }
   const auto write = [&](std::uint32_t rank, std::uint64_t key) {
     if (rank < k && !rehearsal) write_result(args, rank, key);
   };
   const bool counted = rehearsal ? k <= kCountedKeys : found <= kCountedKeys;  // rehearse the way that is likely
   if (counted) {
-    rank_by_counting<kThreads>(room.gathered, found, write);
+    rank_by_counting<kThreads, kCountedAtOnce>(room.gathered, found, write);
   } else if (found > room.capacity || !sort_by_bins<kThreads>(room.gathered, found, k, room.best, room.best_keys,
                                                               *room.bins, shared.select, write)) {
     sort_any(args, shared, room, cut, found, write);
@@ -174,16 +199,17 @@ __global__ void __launch_bounds__(kThreads)
     merge_once(args, shared, room, turn == 0);
   }
 
+  if (args.done_word) {
+    __threadfence_system();  // the results first
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      *reinterpret_cast<volatile std::uint32_t*>(args.done_word) = args.done_value;
+      __threadfence_system();
+    }
+  }
 #pragma unroll 1
   for (int i = threadIdx.x; i < args.blocks * kMaxPublished; i += kThreads) args.published[i] = 0;
   if (threadIdx.x == 0) *args.control = scan_control{};
-  if (!args.done_word) return;
-  __threadfence_system();  // the results first
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    *reinterpret_cast<volatile std::uint32_t*>(args.done_word) = args.done_value;
-    __threadfence_system();
-  }
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ struct merge_args {
   std::int32_t publish;  ///< keys a block publishes
   std::int32_t k;
   std::int32_t slot_capacity;
+  bool is_long;  ///< a scan of so many rows that its threshold is nearly the last cut
   metric by;
 };
 

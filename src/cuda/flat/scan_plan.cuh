@@ -10,6 +10,8 @@
 
 namespace shortlist::cuda {
 
+inline constexpr std::uint32_t kLongScan = 65536;  // rows from which the threshold has been raised by the end
+
 /// Offsets of a workspace's parts, in bytes; a scan_control comes first.
 struct scan_workspace {
   std::int64_t published;
@@ -69,6 +71,7 @@ inline merge_args merge_of(const scan_search& search, const core::flat_corpus& c
           .publish = search.publish,
           .k = search.k,
           .slot_capacity = search.slot_capacity,
+          .is_long = search.count >= kLongScan,
           .by = search.by};
 }
 
