@@ -221,11 +221,10 @@ struct top_k_algorithm_name {
 };
 constexpr top_k_algorithm_name kCpuTopKAlgorithms[] = {{"whole_rows", top_k_algorithm::whole_rows},
                                                        {"split_rows", top_k_algorithm::split_rows}};
-constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {{"warp_rows", top_k_algorithm::warp_rows},
-                                                        {"block_rows", top_k_algorithm::block_rows},
-                                                        {"filter_rows", top_k_algorithm::filter_rows},
-                                                        {"stream_rows", top_k_algorithm::stream_rows},
-                                                        {"radix_rows", top_k_algorithm::radix_rows}};
+constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {
+    {"warp_rows", top_k_algorithm::warp_rows},       {"block_rows", top_k_algorithm::block_rows},
+    {"filter_rows", top_k_algorithm::filter_rows},   {"stream_rows", top_k_algorithm::stream_rows},
+    {"cluster_rows", top_k_algorithm::cluster_rows}, {"radix_rows", top_k_algorithm::radix_rows}};
 
 std::optional<top_k_algorithm> forced_top_k_algorithm(device_kind kind) {
   using names = std::span<const top_k_algorithm_name>;
@@ -322,10 +321,23 @@ struct cuda_top_k_rule {
   }
 };
 
+constexpr std::int64_t kMostClusterBlocks = 8;      // of a row in cluster_rows
+constexpr std::int64_t kClusterRowsBelowRows = 67;  // of which a GPU of 132 multiprocessors has two blocks each
+
 constexpr cuda_top_k_rule kCudaTopKRules[] = {
     {.max_cols = kWarpRowsMaxCols,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
+    // k 50, ms, stream_rows, filter_rows: 1 x 128,256 fp32 0.010, 0.015, 0.020; 64 rows 0.023, 0.033, 0.028 (bf16
+    // 0.017, 0.024, 0.024); 128 rows 0.034, 0.039, 0.031.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kFilterRowsMaxCols,
+     .max_rows = std::numeric_limits<std::int32_t>::max() / kMostClusterBlocks,
+     .below_rows = kClusterRowsBelowRows,
+     .max_k = kClusterRowsMaxK,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::cluster_rows,
+     .reason = "few long rows, k within 112: a cluster of blocks holds a row and lists what its k best surely reach"},
     // 16 x 128,256 fp32, k 50: 0.016 ms, filter_rows 0.025; 64 rows: 0.030 and 0.027.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kStreamRowsMaxCols,

@@ -29,6 +29,7 @@
 #include "cuda/sample/sample_rows.hpp"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/top_k/block_rows.hpp"
+#include "cuda/top_k/cluster_rows.hpp"
 #include "cuda/top_k/filter_rows.hpp"
 #include "cuda/top_k/radix_rows.hpp"
 #include "cuda/top_k/sort_rows.hpp"
@@ -225,6 +226,7 @@ class cuda_backend final : public core::backend {
       case core::top_k_algorithm::warp_rows: return launch_warp_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::block_rows: return launch_block_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::filter_rows: return launch_filter_rows(native(stream), request, multiprocessors);
+      case core::top_k_algorithm::cluster_rows: return launch_cluster_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);
       default:
         launch_radix_rows(native(stream), request, multiprocessors);
