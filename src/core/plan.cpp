@@ -221,11 +221,10 @@ struct top_k_algorithm_name {
 };
 constexpr top_k_algorithm_name kCpuTopKAlgorithms[] = {{"whole_rows", top_k_algorithm::whole_rows},
                                                        {"split_rows", top_k_algorithm::split_rows}};
-constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {{"warp_rows", top_k_algorithm::warp_rows},
-                                                        {"block_rows", top_k_algorithm::block_rows},
-                                                        {"filter_rows", top_k_algorithm::filter_rows},
-                                                        {"stream_rows", top_k_algorithm::stream_rows},
-                                                        {"radix_rows", top_k_algorithm::radix_rows}};
+constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {
+    {"warp_rows", top_k_algorithm::warp_rows},       {"block_rows", top_k_algorithm::block_rows},
+    {"filter_rows", top_k_algorithm::filter_rows},   {"stream_rows", top_k_algorithm::stream_rows},
+    {"cluster_rows", top_k_algorithm::cluster_rows}, {"radix_rows", top_k_algorithm::radix_rows}};
 
 std::optional<top_k_algorithm> forced_top_k_algorithm(device_kind kind) {
   using names = std::span<const top_k_algorithm_name>;
@@ -322,10 +321,23 @@ struct cuda_top_k_rule {
   }
 };
 
+constexpr std::int64_t kMostClusterBlocks = 8;      // of a row in cluster_rows
+constexpr std::int64_t kClusterRowsBelowRows = 67;  // of which a GPU of 132 multiprocessors has two blocks each
+
 constexpr cuda_top_k_rule kCudaTopKRules[] = {
     {.max_cols = kWarpRowsMaxCols,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
+    // k 50, ms, stream_rows, filter_rows: 1 x 128,256 fp32 0.010, 0.015, 0.020; 64 rows 0.023, 0.033, 0.028 (bf16
+    // 0.017, 0.024, 0.024); 128 rows 0.034, 0.039, 0.031.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kFilterRowsMaxCols,
+     .max_rows = std::numeric_limits<std::int32_t>::max() / kMostClusterBlocks,
+     .below_rows = kClusterRowsBelowRows,
+     .max_k = kClusterRowsMaxK,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::cluster_rows,
+     .reason = "few long rows, k within 112: a cluster of blocks holds a row and lists what its k best surely reach"},
     // 16 x 128,256 fp32, k 50: 0.016 ms, filter_rows 0.025; 64 rows: 0.030 and 0.027.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kStreamRowsMaxCols,
@@ -427,7 +439,8 @@ struct sample_algorithm_name {
   sample_algorithm algorithm;
 };
 constexpr sample_algorithm_name kCpuSampleAlgorithms[] = {{"cpu_rows", sample_algorithm::cpu_rows}};
-constexpr sample_algorithm_name kCudaSampleAlgorithms[] = {{"chip_rows", sample_algorithm::chip_rows},
+constexpr sample_algorithm_name kCudaSampleAlgorithms[] = {{"stream_rows", sample_algorithm::stream_rows},
+                                                           {"chip_rows", sample_algorithm::chip_rows},
                                                            {"memory_rows", sample_algorithm::memory_rows}};
 
 std::span<const sample_algorithm_name> sample_algorithms_of(device_kind kind) {
@@ -435,12 +448,20 @@ std::span<const sample_algorithm_name> sample_algorithms_of(device_kind kind) {
   return kind == device_kind::cpu ? names(kCpuSampleAlgorithms) : names(kCudaSampleAlgorithms);
 }
 
+struct sample_step {
+  const sample_shape& shape;
+  sample_work work;
+};
+
 struct sample_rule {
   std::int64_t max_vocab = kAny;
+  bool only_filtered = false;
   sample_algorithm algorithm;
   std::string_view reason;
 
-  constexpr bool holds(const sample_shape& shape) const { return shape.vocab <= max_vocab; }
+  constexpr bool holds(const sample_step& step) const {
+    return step.shape.vocab <= max_vocab && (!only_filtered || step.work == sample_work::filtered);
+  }
 };
 
 constexpr sample_rule kCpuSampleRules[] = {
@@ -448,6 +469,10 @@ constexpr sample_rule kCpuSampleRules[] = {
      .reason = "a row by one worker: its logits are read once, and what the filters leave is small"},
 };
 constexpr sample_rule kCudaSampleRules[] = {
+    {.only_filtered = true,
+     .algorithm = sample_algorithm::stream_rows,
+     .reason = "plain logits and filters that leave few: a cluster of blocks streams a row and lists what may be kept "
+               "(with penalties, a bias, a mask or log-probabilities: chip_rows, or memory_rows from 262,145 tokens)"},
     {.max_vocab = kChipRowsMaxVocab,
      .algorithm = sample_algorithm::chip_rows,
      .reason = "a row fits the shared memory of a cluster of blocks: it is read once, and filtered on the chip"},
@@ -455,16 +480,15 @@ constexpr sample_rule kCudaSampleRules[] = {
      .reason = "a longer row: it is kept in global memory with penalties and mask applied, and read a few times"},
 };
 
-const sample_rule& sample_rule_for(device_kind kind, const sample_shape& shape) {
-  return kind == device_kind::cpu ? first_that_holds(kCpuSampleRules, shape)
-                                  : first_that_holds(kCudaSampleRules, shape);
+const sample_rule& sample_rule_for(device_kind kind, const sample_step& step) {
+  return kind == device_kind::cpu ? first_that_holds(kCpuSampleRules, step) : first_that_holds(kCudaSampleRules, step);
 }
 
 /// Whether an algorithm that was forced can take the shape.
-bool takes(device_kind kind, sample_algorithm algorithm, const sample_shape& shape) {
+bool takes(device_kind kind, sample_algorithm algorithm, const sample_step& step) {
   const auto rules = kind == device_kind::cpu ? std::span<const sample_rule>(kCpuSampleRules)
                                               : std::span<const sample_rule>(kCudaSampleRules);
-  return std::ranges::any_of(rules, [&](const sample_rule& r) { return r.algorithm == algorithm && r.holds(shape); });
+  return std::ranges::any_of(rules, [&](const sample_rule& r) { return r.algorithm == algorithm && r.holds(step); });
 }
 
 // When does the CPU answer before the GPU? While its whole work takes less than the GPU's fixed cost of a search from
@@ -684,21 +708,23 @@ std::string_view to_string(sample_algorithm algorithm) {
   return "unknown";
 }
 
-sample_plan plan_sample(device_kind kind, const sample_shape& shape) {
+sample_plan plan_sample(device_kind kind, const sample_shape& shape, sample_work work) {
+  const sample_step step{shape, work};
   const auto forced = forced_by(kForceSample, sample_algorithms_of(kind));
-  if (forced && takes(kind, *forced, shape)) {
+  if (forced && takes(kind, *forced, step)) {
     return {*forced, fmt::format("forced by {}={}", kForceSample, to_string(*forced))};
   }
-  const sample_rule& rule = sample_rule_for(kind, shape);
+  const sample_rule& rule = sample_rule_for(kind, step);
   if (!forced) return {rule.algorithm, std::string(rule.reason)};
   return {rule.algorithm,
           fmt::format("{} ({}={} cannot take the shape)", rule.reason, kForceSample, to_string(*forced))};
 }
 
-sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& shape) {
+sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& shape, sample_work work) {
+  const sample_step step{shape, work};
   const auto forced = forced_by(kForceSample, sample_algorithms_of(kind));
-  if (forced && takes(kind, *forced, shape)) return *forced;
-  return sample_rule_for(kind, shape).algorithm;
+  if (forced && takes(kind, *forced, step)) return *forced;
+  return sample_rule_for(kind, step).algorithm;
 }
 
 std::string explain_sample(device_kind kind, std::string_view device_description, const sample_shape& shape) {

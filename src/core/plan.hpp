@@ -63,13 +63,14 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
 
 /// How a row-wise top k works; each backend has its own.
 enum class top_k_algorithm : std::uint8_t {
-  whole_rows,   ///< CPU: each row by one worker, which holds it as keys and searches the threshold
-  split_rows,   ///< CPU: a row over all workers: the best of every part, then the best of those
-  warp_rows,    ///< CUDA: a row in the registers of a warp's lanes
-  block_rows,   ///< CUDA: a row in the shared memory of a block
-  filter_rows,  ///< CUDA: a row streamed once by a block, past a filter that a sample of it suggests
-  stream_rows,  ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
-  radix_rows,   ///< CUDA: the border's key, digit by digit; serves everything
+  whole_rows,    ///< CPU: each row by one worker, which holds it as keys and searches the threshold
+  split_rows,    ///< CPU: a row over all workers: the best of every part, then the best of those
+  warp_rows,     ///< CUDA: a row in the registers of a warp's lanes
+  block_rows,    ///< CUDA: a row in the shared memory of a block
+  filter_rows,   ///< CUDA: a row streamed once by a block, past a filter that a sample of it suggests
+  stream_rows,   ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
+  cluster_rows,  ///< CUDA: a row by a cluster of blocks, which list what reaches a cut that the k best surely reach
+  radix_rows,    ///< CUDA: the border's key, digit by digit; serves everything
 };
 
 std::string_view to_string(top_k_algorithm algorithm);
@@ -80,6 +81,8 @@ inline constexpr std::int64_t kBlockRowsMaxCols = 32'768;
 inline constexpr std::int64_t kStreamRowsMinCols = 1025;                         // shorter rows fit a warp
 inline constexpr std::int64_t kStreamRowsMaxCols = (std::int64_t{1} << 32) - 2;  // a column is half of a key
 inline constexpr std::int64_t kStreamRowsMaxK = 2048;  // lists of it let two blocks share a multiprocessor
+
+inline constexpr std::int64_t kClusterRowsMaxK = 112;  // of the best of 128 groups
 
 inline constexpr std::int64_t kFilterRowsMinCols = 16'385;  // shorter rows fit a block that does not stream
 inline constexpr std::int64_t kFilterRowsMaxCols = 200'000;
@@ -111,11 +114,18 @@ std::string explain_top_k(device_kind kind, std::string_view device_description,
 /// How a sampling step works; each backend has its own.
 enum class sample_algorithm : std::uint8_t {
   cpu_rows,     ///< CPU: each row by one worker
+  stream_rows,  ///< CUDA: a row streamed by a cluster of blocks, which list what its filters may keep
   chip_rows,    ///< CUDA: a row in the shared memory of a cluster of blocks
   memory_rows,  ///< CUDA: the same, a row in global memory, penalties and mask applied; serves everything
 };
 
 std::string_view to_string(sample_algorithm algorithm);
+
+/// What a sampling step asks of a row.
+enum class sample_work : std::uint8_t {
+  filtered,  ///< a token of plain logits, of which filters leave few
+  whole,     ///< penalties, a bias, a mask or log-probabilities, or no filter that leaves few
+};
 
 inline constexpr std::int64_t kChipRowsMaxVocab = 262'144;  // fp32 logits that a cluster of eight blocks holds
 
@@ -126,9 +136,9 @@ struct sample_plan {
 
 /// The plan of a sampling step. SHORTLIST_FORCE_SAMPLE overrides it by name, where the algorithm can take the shape.
 /// @throws invalid_argument if that variable names no algorithm of this kind of device; the message lists those.
-sample_plan plan_sample(device_kind kind, const sample_shape& shape);
+sample_plan plan_sample(device_kind kind, const sample_shape& shape, sample_work work = sample_work::filtered);
 /// The same without the sentence, for the hot path: allocates nothing.
-sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& shape);
+sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& shape, sample_work work);
 
 /// For people: the plan, the bytes that the op reads, and the limit that follows.
 std::string explain_sample(device_kind kind, std::string_view device_description, const sample_shape& shape);

@@ -26,7 +26,9 @@
 #include "cuda/runtime/memory.cuh"
 #include "cuda/runtime/stream_memory.cuh"
 #include "cuda/sample/sample_rows.hpp"
+#include "cuda/sample/stream_sample.hpp"
 #include "cuda/top_k/block_rows.hpp"
+#include "cuda/top_k/cluster_rows.hpp"
 #include "cuda/top_k/filter_rows.hpp"
 #include "cuda/top_k/radix_rows.hpp"
 #include "cuda/top_k/sort_rows.hpp"
@@ -222,6 +224,7 @@ class cuda_backend final : public core::backend {
       case core::top_k_algorithm::warp_rows: return launch_warp_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::block_rows: return launch_block_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::filter_rows: return launch_filter_rows(native(stream), request, multiprocessors);
+      case core::top_k_algorithm::cluster_rows: return launch_cluster_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);
       default:
         launch_radix_rows(native(stream), request, multiprocessors);
@@ -232,8 +235,10 @@ class cuda_backend final : public core::backend {
   void sample(void* stream, const core::sample_request& request) override {
     const current_device here(ordinal_);
     const sample_shape shape{.rows = request.logits.rows, .vocab = request.logits.cols, .type = request.logits.type};
-    launch_sample_rows(native(stream), core::choose_sample_algorithm(device_kind::cuda, shape), request,
-                       properties_.multiProcessorCount);
+    const auto algorithm = core::choose_sample_algorithm(device_kind::cuda, shape, sample_work_of(request));
+    if (algorithm == core::sample_algorithm::stream_rows)
+      return launch_stream_sample(native(stream), request, properties_.multiProcessorCount);
+    launch_sample_rows(native(stream), algorithm, request, properties_.multiProcessorCount);
   }
 
   core::ivf_pq_ops& ivf_pq() override {

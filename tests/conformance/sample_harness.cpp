@@ -216,8 +216,9 @@ std::string run_way(const sample_case& what, const sample_way& how, const sample
 }
 
 std::vector<sample_way> sample_ways_of(device where) {
-  // Where a row does not fit the chip, forcing chip_rows runs the plan's other algorithm.
-  if (where.kind() != device_kind::cpu) return {{where, "-", "chip_rows"}, {where, "-", "memory_rows"}};
+  // Where an algorithm cannot take a step, forcing it runs another of the plan's.
+  if (where.kind() != device_kind::cpu)
+    return {{where, "-", "stream_rows"}, {where, "-", "chip_rows"}, {where, "-", "memory_rows"}};
   std::vector<sample_way> ways;
   for (const std::string_view isa : cpu::available_isas()) ways.push_back({where, std::string(isa), "plan"});
   return ways;

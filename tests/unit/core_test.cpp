@@ -316,12 +316,17 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
             warp_rows);
   EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxCols + 1, .k = 64}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 1, .cols = kFilterRowsMinCols, .k = kClusterRowsMaxK}), cluster_rows);
+  EXPECT_EQ(on_cuda({.rows = 66, .cols = kFilterRowsMaxCols, .k = 1}), cluster_rows);
+  EXPECT_EQ(on_cuda({.rows = 67, .cols = 50'000, .k = 1}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = 1}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = kClusterRowsMaxK + 1}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = 128}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = 129}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = kStreamRowsMaxK}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = 1'000'000'000, .k = 100, .type = value_type::bf16}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 2048}), filter_rows);
-  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 1}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 128}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = kFilterRowsMaxK}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 300'000, .k = kStreamRowsMaxK + 1}), filter_rows);
 }
@@ -374,7 +379,7 @@ TEST(plan, of_rows_is_forced_where_the_algorithm_can_take_the_shape) {
   }
   const environment_value forced(kForceTopK, "block_rows");
   EXPECT_EQ(on_cuda(short_rows), top_k_algorithm::block_rows);
-  EXPECT_EQ(on_cuda(long_rows), top_k_algorithm::stream_rows);
+  EXPECT_EQ(on_cuda(long_rows), top_k_algorithm::cluster_rows);
   EXPECT_NE(plan_top_k(device_kind::cuda, long_rows).reason.find("=block_rows cannot take the shape"),
             std::string::npos);
 }
@@ -384,7 +389,7 @@ TEST(plan, of_rows_refuses_the_names_of_another_kind_of_device) {
       {device_kind::cpu, "radix_rows", "SHORTLIST_FORCE_TOP_K is radix_rows; allowed is whole_rows or split_rows"},
       {device_kind::cuda, "whole_rows",
        "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or filter_rows or stream_rows or "
-       "radix_rows"}};
+       "cluster_rows or radix_rows"}};
   for (const auto& [kind, name, message] : wrong) {
     const environment_value forced(kForceTopK, name);
     try {

@@ -88,10 +88,9 @@ __device__ __forceinline__ found_bin find_bin(sample_scratch& scratch, std::uint
 /// with a sum in [target, enough], which ends the search earlier. The filter's own cut if all together fall short.
 /// Passes divide the range of keys, so that eight end any search.
 /// @param measure_of the measure of a logit that passes. @param target_of of the total.
-template <class Held, class MeasureOf, class TargetOf>
-__device__ __noinline__ std::uint64_t search_cut(const row_part<Held>& part, const row_filter& filter,
-                                                 sample_scratch& scratch, std::uint64_t enough, MeasureOf measure_of,
-                                                 TargetOf target_of) {
+template <class Part, class MeasureOf, class TargetOf>
+__device__ __noinline__ std::uint64_t search_cut(const Part& part, const row_filter& filter, sample_scratch& scratch,
+                                                 std::uint64_t enough, MeasureOf measure_of, TargetOf target_of) {
   std::uint64_t low = filter.cut;
   std::uint64_t high = core::row_key(core::ascending_key(filter.largest), 0);
   std::uint64_t before = 0;
@@ -133,16 +132,15 @@ constexpr std::uint32_t kFirstBin = 0;
 constexpr std::uint32_t kLastBin = kBins - 1;
 
 /// The border bin of the weights that pass, where their sum reaches the target.
-template <class Held, class TargetOf>
-__device__ __forceinline__ found_bin weigh_bins(const row_part<Held>& part, const row_filter& filter,
-                                                const exponent_bins& bins, sample_scratch& scratch,
-                                                TargetOf target_of) {
+template <class Part, class TargetOf>
+__device__ __forceinline__ found_bin weigh_bins(const Part& part, const row_filter& filter, const exponent_bins& bins,
+                                                sample_scratch& scratch, TargetOf target_of) {
   clear_bins(scratch);
   for_each_logit(part, [&](float x, std::uint32_t token) {
     if (!filter.reaches_cut(x, token)) return;
     const float exponent = filter.exponent(x);
     if (!(exponent >= filter.floor)) return;
-    const std::uint64_t weight = core::weight_of(exponent);
+    const std::uint64_t weight = weight_of(exponent);
     if (weight != 0) add_to_bin(scratch, bins.of(exponent), weight);
   });
   return find_bin(scratch, part.rank, part.blocks, target_of);
@@ -168,8 +166,8 @@ struct weight_bracket {
 /// bracket to those around the border: no more tokens than are ranked at once, or than a list holds. @param before the
 /// weight before all bins. @param target so much is wanted; 0: top_p's share of all. Both are set to those of the
 /// border's bin where its tokens are too many. All threads of the cluster come; all blocks find the same.
-template <class Held, class Filter>
-__device__ __forceinline__ void guess_border(const row_part<Held>& part, const Filter& filter, weight_bracket& bracket,
+template <class Part, class Filter>
+__device__ __forceinline__ void guess_border(const Part& part, const Filter& filter, weight_bracket& bracket,
                                              std::uint64_t& before, std::uint64_t& target, sample_scratch& scratch) {
   constexpr std::uint32_t kEach = kBins / kThreads;
   constexpr std::uint32_t kMostMargin = 8;  // bins
@@ -193,7 +191,7 @@ __device__ __forceinline__ void guess_border(const row_part<Held>& part, const F
 #pragma unroll
   for (std::uint32_t i = 0; i < kEach; i++) {
     const float middle = static_cast<float>(threadIdx.x * kEach + i) + 0.5f;
-    weights[i] = counts[i] * core::weight_of(bracket.start - middle / bracket.per_unit);
+    weights[i] = counts[i] * weight_of(bracket.start - middle / bracket.per_unit);
   }
   std::uint64_t total = 0;
   std::uint64_t weight_before = before + sum_before(weights[0] + weights[1], scratch, total);
@@ -228,8 +226,8 @@ __device__ __forceinline__ void guess_border(const row_part<Held>& part, const F
 }
 
 /// The same, twice if the border's bin has too many tokens: then its own bins.
-template <class Held, class Filter>
-__device__ __forceinline__ weight_bracket guess_bracket(const row_part<Held>& part, const Filter& filter,
+template <class Part, class Filter>
+__device__ __forceinline__ weight_bracket guess_bracket(const Part& part, const Filter& filter,
                                                         sample_scratch& scratch) {
   constexpr float kZoom = 256.0f;
   weight_bracket bracket;

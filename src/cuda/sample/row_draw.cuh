@@ -53,11 +53,10 @@ __device__ __forceinline__ void write_best(const sample_output& out, std::int64_
 }
 
 /// Gives the first block the weight of all the row's logits, by segments. It is seen after the cluster's next meeting.
-template <class Held>
-__device__ __forceinline__ void weigh_row(const row_part<Held>& part, const row_filter& filter,
-                                          sample_scratch& scratch) {
+template <class Part>
+__device__ __forceinline__ void weigh_row(const Part& part, const row_filter& filter, sample_scratch& scratch) {
   std::uint64_t sum = 0;
-  for_each_logit(part, [&](float x, std::uint32_t) { sum += core::weight_of(filter.exponent(x)); });
+  for_each_logit(part, [&](float x, std::uint32_t) { sum += weight_of(filter.exponent(x)); });
   sum = sum_of_warp(sum);
   if (threadIdx.x % kWarp == 0)
     of_block(&scratch, 0)->segment_weight[threadIdx.x / kWarp * part.blocks + part.rank] = sum;
@@ -77,18 +76,17 @@ enum class standing : std::uint8_t { out, border, kept };
 
 /// Gives the first block the weight and number of the kept tokens, by segments, and lists the border's. Seen after the
 /// cluster's next meeting. The list is empty.
-template <class Held, class Judge>
-__device__ __forceinline__ void weigh_kept(const row_part<Held>& part, const row_filter& filter,
-                                           sample_scratch& scratch, Judge judge) {
+template <class Part, class Judge>
+__device__ __forceinline__ void weigh_kept(const Part& part, const row_filter& filter, sample_scratch& scratch,
+                                           Judge judge) {
   const std::uint32_t warp = threadIdx.x / kWarp;
-  const Held* held = part.held + warp * part.segment;
   const std::uint32_t end = part.filled(warp, kStep);
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
   sample_scratch* first_block = of_block(&scratch, 0);
   std::uint64_t sum = 0;
   std::uint32_t count = 0;
   for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
-    const float4 four = load_four(held + i);
+    const float4 four = part.four(warp, i);
     const float x[4] = {four.x, four.y, four.z, four.w};
     std::uint32_t borders = 0;
 #pragma unroll
@@ -97,7 +95,7 @@ __device__ __forceinline__ void weigh_kept(const row_part<Held>& part, const row
       const float exponent = filter.exponent(x[e]);
       const standing of_token = judge(x[e], token, exponent);
       if (of_token == standing::kept) {
-        sum += core::weight_of(exponent);
+        sum += weight_of(exponent);
         count++;
       }
       borders |= of_token == standing::border ? 1u << e : 0u;
@@ -117,13 +115,11 @@ __device__ __forceinline__ void weigh_kept(const row_part<Held>& part, const row
 
 /// The same with a guessed border, whose bins are listed, and with the weights of all that passes and of what lies
 /// before the border. @param least_kept of the exponents of what is kept; of a whole row that is all before the border.
-template <class Held, class Filter>
-__device__ __forceinline__ void weigh_bracket(const row_part<Held>& part, const Filter& filter,
-                                              const weight_bracket& bracket, float least_kept,
-                                              sample_scratch& scratch) {
+template <class Part, class Filter>
+__device__ __forceinline__ void weigh_bracket(const Part& part, const Filter& filter, const weight_bracket& bracket,
+                                              float least_kept, sample_scratch& scratch) {
   constexpr bool kWhole = std::is_same_v<Filter, whole_row_filter>;
   const std::uint32_t warp = threadIdx.x / kWarp;
-  const Held* held = part.held + warp * part.segment;
   const std::uint32_t end = part.filled(warp, kStep);
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
   const float border_begin = static_cast<float>(bracket.first);
@@ -134,7 +130,7 @@ __device__ __forceinline__ void weigh_bracket(const row_part<Held>& part, const 
   std::uint64_t kept = 0;
   std::uint32_t count = 0;
   for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
-    const float4 four = load_four(held + i);
+    const float4 four = part.four(warp, i);
     const float x[4] = {four.x, four.y, four.z, four.w};
     std::uint32_t borders = 0;
 #pragma unroll
@@ -142,7 +138,7 @@ __device__ __forceinline__ void weigh_bracket(const row_part<Held>& part, const 
       const float exponent = filter.exponent(x[e]);
       const float bin = bracket.place(exponent);
       const bool passes = filter.passes(x[e], first_token + i + e);
-      const std::uint64_t weight = passes ? core::weight_of(exponent) : 0;
+      const std::uint64_t weight = passes ? weight_of(exponent) : 0;
       const bool is_before = passes && bin < border_begin;
       const bool is_kept = is_before && (kWhole || exponent >= least_kept);
       passing += weight;
@@ -183,8 +179,8 @@ __device__ __forceinline__ void draw_segment(std::uint32_t blocks, drawn_segment
 
 /// Finds the drawn token in its segment, of which each thread has some neighbours: calls write(x, token) once. The
 /// segment's block comes.
-template <class Held, class Write>
-__device__ __forceinline__ void draw_from_segment(const row_part<Held>& part, const row_filter& filter,
+template <class Part, class Write>
+__device__ __forceinline__ void draw_from_segment(const Part& part, const row_filter& filter,
                                                   const drawn_segment& drawn, sample_scratch& scratch, Write write) {
   static_assert(kSegmentUnit % kThreads == 0);
   const std::uint32_t warp = drawn.segment / part.blocks;
@@ -192,11 +188,10 @@ __device__ __forceinline__ void draw_from_segment(const row_part<Held>& part, co
   const std::uint32_t end = part.filled(warp, kStep);
   const std::uint32_t first = min(threadIdx.x * each, end);
   const std::uint32_t last = min(first + each, end);
-  const Held* held = part.held + warp * part.segment;
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
   const auto weight_at = [&](std::uint32_t i, float& x) -> std::uint64_t {
-    x = core::widen(held[i]);
-    return filter.passes(x, first_token + i) ? core::weight_of(filter.exponent(x)) : 0;
+    x = part.value(warp, i);
+    return filter.passes(x, first_token + i) ? weight_of(filter.exponent(x)) : 0;
   };
   float x = 0.0f;
   std::uint64_t mine = 0;

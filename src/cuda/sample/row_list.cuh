@@ -20,8 +20,8 @@ __device__ __forceinline__ void append(sample_scratch* first_block, bool mine, s
 }
 
 /// Makes the first block's list empty. All threads of the cluster come.
-template <class Held>
-__device__ __forceinline__ void empty_list(const row_part<Held>& part, sample_scratch& scratch) {
+template <class Part>
+__device__ __forceinline__ void empty_list(const Part& part, sample_scratch& scratch) {
   if (part.rank == 0 && threadIdx.x == 0) scratch.listed = 0;
   cluster_sync();
 }
@@ -33,16 +33,15 @@ __device__ __forceinline__ std::uint32_t listed_by_all(sample_scratch& scratch) 
 }
 
 /// Calls take(passes, key) for the block's logits where any of a warp's reaches the filter's cut; all lanes together.
-template <class Held, class Take>
-__device__ __forceinline__ void for_each_near(const row_part<Held>& part, const row_filter& filter, Take take) {
+template <class Part, class Take>
+__device__ __forceinline__ void for_each_near(const Part& part, const row_filter& filter, Take take) {
   const float border = core::from_ascending_key(core::key_of(filter.cut));
   const std::uint32_t warp = threadIdx.x / kWarp;
-  const Held* held = part.held + warp * part.segment;
   const std::uint32_t end = part.filled(warp, kStep);
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
 #pragma unroll 2
   for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
-    const float4 four = load_four(held + i);
+    const float4 four = part.four(warp, i);
     if (!__any_sync(kFullWarp, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) >= border)) continue;
     const float x[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -55,8 +54,8 @@ __device__ __forceinline__ void for_each_near(const row_part<Held>& part, const 
 
 /// Lists all that passes the filter. @returns how many that are, more than kListed if there is no room for all. All
 /// threads of the cluster come; the list is empty.
-template <class Held>
-__device__ __forceinline__ std::uint32_t list_passing(const row_part<Held>& part, const row_filter& filter,
+template <class Part>
+__device__ __forceinline__ std::uint32_t list_passing(const Part& part, const row_filter& filter,
                                                       sample_scratch& scratch) {
   sample_scratch* first_block = of_block(&scratch, 0);
   for_each_near(part, filter, [&](bool passes, std::uint64_t key) { append(first_block, passes, key); });
@@ -89,9 +88,8 @@ __device__ __forceinline__ bool shares_of(std::uint32_t blocks, const sample_scr
 
 /// The same, each block to a share of the list, so that none waits for another's count. @returns false if a share was
 /// too small: then the list is as good as empty. @pre scratch.appended is 0, which a barrier has shown.
-template <class Held>
-__device__ __forceinline__ bool list_by_shares(const row_part<Held>& part, const row_filter& filter,
-                                               sample_scratch& scratch) {
+template <class Part>
+__device__ __forceinline__ bool list_by_shares(const Part& part, const row_filter& filter, sample_scratch& scratch) {
   const std::uint32_t share = kListed / part.blocks;
   std::uint64_t* list = of_block(scratch.list, 0) + part.rank * share;
   for_each_near(part, filter, [&](bool passes, std::uint64_t key) {
@@ -130,40 +128,13 @@ __device__ __forceinline__ void join_shares(std::uint32_t blocks, sample_scratch
   __syncthreads();
 }
 
-/// A key that at least `wanted` of the groups reach, and hardly more. Every warp searches for itself.
-__device__ __forceinline__ std::uint32_t cut_of_groups(std::uint32_t wanted, const sample_scratch& scratch) {
-  static_assert(kGroups == 4 * kWarp);
-  const uint4 mine = *reinterpret_cast<const uint4*>(scratch.group_best + threadIdx.x % kWarp * 4);
-  std::uint32_t low = __reduce_min_sync(kFullWarp, min(min(mine.x, mine.y), min(mine.z, mine.w)));
-  std::uint32_t high = __reduce_max_sync(kFullWarp, max(max(mine.x, mine.y), max(mine.z, mine.w)));
-  if (wanted == 1) return high;
-  const std::uint32_t enough = wanted + wanted / 4 + 1;
-  std::uint32_t reached = kGroups;
-#pragma unroll 1
-  while (reached > enough && high - low > 1) {  // all reach `low`, fewer than wanted the number above `high`
-    const std::uint32_t middle = low + (high - low) / 2;
-    const std::uint32_t count =
-        __reduce_add_sync(kFullWarp, (mine.x >= middle) + (mine.y >= middle) + (mine.z >= middle) + (mine.w >= middle));
-    if (count >= wanted) {
-      low = middle;
-      reached = count;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-/// Beyond so many of the groups, too few are left out for the cut to be near.
-constexpr std::uint32_t kMostByGroups = 112;
-
 /// Lists the `wanted` best of what passes the filter, or a few more, or all if they are fewer. @pre wanted <= kListed;
 /// the list is empty. All threads of the cluster come.
-template <class Held>
-__device__ __forceinline__ void list_best(const row_part<Held>& part, row_filter filter, std::uint32_t wanted,
+template <class Part>
+__device__ __forceinline__ void list_best(const Part& part, row_filter filter, std::uint32_t wanted,
                                           sample_scratch& scratch) {
   if (wanted <= kMostByGroups) {
-    const std::uint32_t key = max(cut_of_groups(wanted, scratch), kLeastKey);
+    const std::uint32_t key = max(cut_of_groups(wanted, scratch.groups), kLeastKey);
     row_filter near = filter;
     near.cut = max(filter.cut, static_cast<std::uint64_t>(key) << 32);
     if (list_by_shares(part, near, scratch)) {
@@ -199,7 +170,7 @@ __device__ __forceinline__ std::uint64_t* in_order(std::uint64_t* list, std::uin
 __device__ __forceinline__ std::uint64_t weight_of_keys(const std::uint64_t* keys, std::uint32_t n,
                                                         const row_filter& filter, sample_scratch& scratch) {
   std::uint64_t sum = 0;
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) sum += core::weight_of(filter.exponent_of_key(keys[i]));
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) sum += weight_of(filter.exponent_of_key(keys[i]));
   std::uint64_t total = 0;
   sum_before(sum, scratch, total);
   return total;
@@ -224,7 +195,7 @@ __device__ __forceinline__ std::uint32_t count_by_weight(const std::uint64_t* ke
   std::uint32_t count = 0;
   for (std::uint32_t start = 0; start < n; start += kThreads) {
     const std::uint32_t i = start + threadIdx.x;
-    const std::uint64_t weight = i < n ? core::weight_of(filter.exponent_of_key(keys[i])) : 0;
+    const std::uint64_t weight = i < n ? weight_of(filter.exponent_of_key(keys[i])) : 0;
     std::uint64_t total = 0;
     const std::uint64_t ahead = before + sum_before(weight, scratch, total);
     const int kept = __syncthreads_count(i < n && ahead < target);
@@ -252,7 +223,7 @@ __device__ __forceinline__ void draw_from_keys(std::uint64_t* keys, std::uint64_
   for (std::uint32_t start = 0; start < n && passed <= remainder; start += kThreads) {
     const std::uint32_t i = start + threadIdx.x;
     const std::uint64_t key = i < n ? turned(by_token[i]) : core::kNoRow;
-    const std::uint64_t weight = i < n ? core::weight_of(filter.exponent_of_key(key)) : 0;
+    const std::uint64_t weight = i < n ? weight_of(filter.exponent_of_key(key)) : 0;
     std::uint64_t total = 0;
     const std::uint64_t ahead = passed + sum_before(weight, scratch, total);
     if (ahead <= remainder && remainder < ahead + weight) write(key);

@@ -4,16 +4,10 @@
 
 #include <cstddef>
 
+#include "cuda/device/row_stream.cuh"
 #include "cuda/sample/sample_parts.cuh"
 
 namespace shortlist::cuda::sampling {
-
-/// The larger; NaN if either is.
-__device__ __forceinline__ float larger_or_nan(float a, float b) {
-  float most;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
-  return most;
-}
 
 /// A 16-byte vector of logits, widened.
 template <class Stored>
@@ -232,29 +226,10 @@ __device__ __forceinline__ float change_part(const row_part<float>& part, const 
   return most;
 }
 
-/// Joins the threads' largest logits into the keys of the row's groups, in every block. Groups are columns of threads,
-/// so that the row's best tokens are spread over them whatever its order. All threads of the cluster come.
-template <class Held>
-__device__ __forceinline__ void share_groups(const row_part<Held>& part, float most, sample_scratch& scratch) {
-  scratch.thread_best[threadIdx.x] = most != most ? kNanGroup : core::ascending_key(most);
-  __syncthreads();
-  const std::uint32_t groups = kGroups / part.blocks;  // of this block
-  const std::uint32_t joined = kThreads / groups;      // threads of one, at least part.blocks
-  const std::uint32_t group = threadIdx.x / joined;
-  const std::uint32_t member = threadIdx.x % joined;
-  std::uint32_t best = scratch.thread_best[member * groups + group];
-  for (std::uint32_t offset = joined / 2; offset > 0; offset /= 2)
-    best = max(best, __shfl_xor_sync(kFullWarp, best, static_cast<int>(offset)));
-  if (member < part.blocks) of_block(scratch.group_best, member)[part.rank * groups + group] = best;
-  cluster_sync();
-}
-
-/// The best key of all groups. All threads come.
-__device__ __forceinline__ std::uint32_t best_of_groups(const sample_scratch& scratch) {
-  std::uint32_t best = 0;
-#pragma unroll
-  for (int g = 0; g < kGroups; g += kWarp) best = max(best, scratch.group_best[g + threadIdx.x % kWarp]);
-  return __reduce_max_sync(kFullWarp, best);
+/// Shares the threads' largest logits as groups of the row. All threads of the cluster come.
+__device__ __forceinline__ void share_logits(std::uint32_t blocks, std::uint32_t rank, float most,
+                                             sample_scratch& scratch) {
+  share_groups(blocks, rank, most != most ? kNanGroup : core::ascending_key(most), scratch.groups);
 }
 
 }  // namespace shortlist::cuda::sampling

@@ -11,17 +11,17 @@
 #include "core/sampling.hpp"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/element.cuh"
+#include "cuda/device/row_groups.cuh"
 #include "cuda/device/score.cuh"
+#include "cuda/device/shared_list.cuh"
 
 namespace shortlist::cuda::sampling {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMostBlocks = 8;  // of a cluster: what every GPU that has clusters grants
 constexpr int kMostSegments = kMostBlocks * kWarps;
 constexpr std::uint32_t kSegmentUnit = 256;  // positions that a warp loads at a time, of 16-bit logits
 constexpr std::uint32_t kStep = 4 * kWarp;   // positions that a warp looks at a time
-constexpr int kGroups = 128;                 // of disjoint tokens, whose best ones make a first cut
 constexpr std::uint32_t kListed = 512;       // candidates that a list holds
 constexpr int kBins = 512;  // as few, so that clusters of 64 rows of 128,256 16-bit logits fit an H200 at a time
 static_assert(kListed * sizeof(std::uint64_t) == kBins * 2 * sizeof(std::uint32_t),
@@ -52,10 +52,8 @@ struct drawn_segment {
 
 /// Shared memory of a block, without its part of the row.
 struct sample_scratch {
-  // Read in vectors of 16 bytes, as the bins: keys of the whole row's groups, and how many keys each block has appended
-  // to its share of the list.
-  alignas(16) std::uint32_t group_best[kGroups];
-  alignas(16) std::uint32_t block_listed[kMostBlocks];
+  row_groups<kThreads> groups;
+  alignas(16) std::uint32_t block_listed[kMostBlocks];  // keys that each block has appended to its share of the list
   core::row_params params;
   alignas(16) std::uint64_t list[kListed];  // of the first block: candidates
   union alignas(16) {
@@ -64,7 +62,6 @@ struct sample_scratch {
       std::uint32_t high[kBins];
     } bins;
     std::uint64_t ordered[kListed];
-    std::uint32_t thread_best[kThreads];
   };
   std::uint64_t segment_kept_weight[kMostSegments];  // of the first block
   std::uint64_t segment_weight[kMostSegments];       // of all candidates
@@ -74,6 +71,7 @@ struct sample_scratch {
   std::uint64_t part_totals[kMostBlocks];
   std::uint64_t warp_sums[kWarps];
   std::uint64_t told;  // by one thread to the others of its block
+  std::uint64_t told_key;
   found_bin found;
   drawn_segment drawn;
   std::uint32_t listed;    // of the first block: how many were to be appended
@@ -81,11 +79,15 @@ struct sample_scratch {
   std::uint32_t border_bin;
 };
 
-/// A block's part of a row: segment j of the row belongs to block j % blocks, and there to warp j / blocks. Position p
-/// is token p - shift; positions outside of the row hold -inf.
 template <class Held>
-struct row_part {
-  Held* held;
+__device__ __forceinline__ float4 load_four(const Held* from) {
+  using four = quad<element_type_of<Held>()>;
+  return four::widen(*reinterpret_cast<const typename four::raw*>(from));
+}
+
+/// Which part of a row a block has: segment j of the row belongs to block j % blocks, and there to warp j / blocks.
+/// Position p is token p - shift; positions outside of the row hold -inf.
+struct row_segments {
   std::uint32_t segment;  // positions, a multiple of kSegmentUnit
   std::uint32_t blocks;
   std::uint32_t rank;
@@ -104,22 +106,46 @@ struct row_part {
   __device__ __forceinline__ std::uint32_t segment_of(std::uint32_t token) const { return (token + shift) / segment; }
 };
 
+/// A part that is held, in shared memory or a copy in global memory: the segments of the block's warps one after
+/// another.
 template <class Held>
-__device__ __forceinline__ float4 load_four(const Held* from) {
-  using four = quad<element_type_of<Held>()>;
-  return four::widen(*reinterpret_cast<const typename four::raw*>(from));
-}
+struct row_part : row_segments {
+  Held* held;
+
+  __device__ __forceinline__ float4 four(std::uint32_t warp, std::uint32_t i) const {
+    return load_four(held + warp * segment + i);
+  }
+  __device__ __forceinline__ float value(std::uint32_t warp, std::uint32_t i) const {
+    return core::widen(held[warp * segment + i]);
+  }
+};
+
+/// A part that is read where the logits lie. @pre they are neighbours.
+template <class Stored>
+struct row_in_place : row_segments {
+  const Stored* begin;  // of position 0: 16-byte aligned; what stands before the row is not read
+
+  __device__ __forceinline__ float value(std::uint32_t warp, std::uint32_t i) const {
+    const std::uint32_t position = first_position(warp) + i;
+    const bool there = position >= shift && position < vocab + shift;
+    return there ? core::widen(begin[position]) : core::float_from_bits(0xFF800000u);
+  }
+  __device__ __forceinline__ float4 four(std::uint32_t warp, std::uint32_t i) const {
+    const std::uint32_t position = first_position(warp) + i;
+    if (position >= shift && position + 4 <= vocab + shift) return load_four(begin + position);
+    return make_float4(value(warp, i), value(warp, i + 1), value(warp, i + 2), value(warp, i + 3));
+  }
+};
 
 /// Calls look(x, token) for each of the block's logits, warp by warp its own segment; all lanes of a warp come
 /// together.
-template <class Held, class Look>
-__device__ __forceinline__ void for_each_logit(const row_part<Held>& part, Look look) {
+template <class Part, class Look>
+__device__ __forceinline__ void for_each_logit(const Part& part, Look look) {
   const std::uint32_t warp = threadIdx.x / kWarp;
-  const Held* held = part.held + warp * part.segment;
   const std::uint32_t end = part.filled(warp, kStep);
   const std::uint32_t first_token = part.first_position(warp) - part.shift;
   for (std::uint32_t i = threadIdx.x % kWarp * 4; i < end; i += kStep) {
-    const float4 x = load_four(held + i);
+    const float4 x = part.four(warp, i);
     const std::uint32_t token = first_token + i;
     look(x.x, token);
     look(x.y, token + 1);
@@ -156,6 +182,11 @@ struct whole_row_filter : row_filter {
   }
   __device__ __forceinline__ bool passes(float, std::uint32_t) const { return true; }
 };
+
+/// core::weight_of without a branch, so that the powers of several logits overlap: what is below 2^-41 rounds to 0.
+__device__ __forceinline__ std::uint64_t weight_of(float exponent) {
+  return __float2ull_rn(core::power_of_two<core::kWeightBits>(fmaxf(exponent, core::kLeastExponent)));
+}
 
 __device__ __forceinline__ std::uint64_t key_of_logit(float x, std::uint32_t token) {
   return core::row_key(core::ascending_key(x), token);

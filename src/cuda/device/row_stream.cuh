@@ -1,0 +1,193 @@
+// A row on its way past a cluster's blocks: each holds as much of its piece as its shared memory has room for, and
+// reads the rest where it lies.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/device/async_copy.cuh"
+#include "cuda/device/element.cuh"
+#include "cuda/device/score.cuh"
+
+namespace shortlist::cuda {
+
+constexpr int kFlight = 4;  // rounds that are looked at together
+
+/// The larger; NaN if either is.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
+}
+
+/// The largest of a vector's values: NaN if there is one, or passed over.
+template <class Stored, bool Nan>
+__device__ __forceinline__ float largest_of(uint4 raw) {
+  const auto larger = [](float a, float b) { return Nan ? larger_or_nan(a, b) : fmaxf(a, b); };
+  if constexpr (sizeof(Stored) == 4) {
+    return larger(larger(__uint_as_float(raw.x), __uint_as_float(raw.y)),
+                  larger(__uint_as_float(raw.z), __uint_as_float(raw.w)));
+  } else {
+    using pair = std::conditional_t<element_type_of<Stored>() == element_type::f16, __half2, __nv_bfloat162>;
+    const auto larger_pair = [](std::uint32_t a, std::uint32_t b) {
+      const auto x = reinterpret_cast<const pair&>(a);
+      const auto y = reinterpret_cast<const pair&>(b);
+      const pair most = Nan ? __hmax2_nan(x, y) : __hmax2(x, y);
+      return reinterpret_cast<const std::uint32_t&>(most);
+    };
+    const std::uint32_t two = larger_pair(larger_pair(raw.x, raw.y), larger_pair(raw.z, raw.w));
+    const float4 wide = quad<element_type_of<Stored>()>::widen(make_uint2(two, two));
+    return larger(wide.x, wide.y);
+  }
+}
+
+/// A vector's values, widened.
+template <class Stored>
+__device__ __forceinline__ void widen_values(uint4 raw, float (&x)[16 / sizeof(Stored)]) {
+  constexpr int kFours = 4 / sizeof(Stored);
+  float4 four[kFours];
+  if constexpr (sizeof(Stored) == 4) {
+    four[0] = quad<element_type::f32>::widen(raw);
+  } else {
+    four[0] = quad<element_type_of<Stored>()>::widen(make_uint2(raw.x, raw.y));
+    four[1] = quad<element_type_of<Stored>()>::widen(make_uint2(raw.z, raw.w));
+  }
+#pragma unroll
+  for (int f = 0; f < kFours; f++)
+    x[4 * f] = four[f].x, x[4 * f + 1] = four[f].y, x[4 * f + 2] = four[f].z, x[4 * f + 3] = four[f].w;
+}
+
+/// A word of values of -inf.
+template <class Stored>
+constexpr std::uint32_t kLeastWord = sizeof(Stored) == 4                              ? 0xFF800000u
+                                     : element_type_of<Stored>() == element_type::f16 ? 0xFC00FC00u
+                                                                                      : 0xFF80FF80u;
+
+/// A block's piece of a row: whole vectors of 16 bytes, a round of them for its threads at a time, of which every
+/// step-th is held; and, of the first and last block, the columns beside the vectors, one for a thread.
+template <class Stored, int Threads>
+struct row_stream {
+  static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
+  const uint4* vectors;
+  std::uint32_t count;  // of them
+  std::uint32_t rounds;
+  std::uint32_t step;
+  std::uint32_t absent;        // a word of values that are not there
+  uint4* held;                 // the thread's first: the next round's is Threads farther
+  std::uint32_t piece;         // vectors of every block but the last
+  std::uint32_t head;          // columns before the row's first vector
+  std::uint32_t behind;        // the first column behind its last one
+  std::uint32_t first_column;  // of the block's vectors
+  bool has_edge;
+  float edge;
+  std::uint32_t edge_column;
+
+  __device__ __forceinline__ row_stream(const Stored* row, std::uint32_t columns, std::uint32_t rank,
+                                        std::uint32_t blocks, uint4* held_memory, std::uint32_t room_rounds,
+                                        std::uint32_t worst_word)
+      : absent(worst_word) {
+    const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(Stored));
+    head = min(columns, past == 0 ? 0 : kPerVector - past);
+    const std::uint32_t all = (columns - head) / kPerVector;
+    piece = (all + blocks - 1) / blocks;
+    const std::uint32_t first = min(rank * piece, all);
+    count = min(piece, all - first);
+    vectors = reinterpret_cast<const uint4*>(row + head) + first;
+    first_column = head + first * kPerVector;
+    rounds = (count + Threads - 1) / Threads;
+    step = max((rounds + room_rounds - 1) / room_rounds, 1u);
+    held = held_memory + threadIdx.x;
+    behind = head + all * kPerVector;
+    const bool in_head = rank == 0 && threadIdx.x < head;
+    const bool in_tail = rank == blocks - 1 && threadIdx.x >= kPerVector && threadIdx.x - kPerVector < columns - behind;
+    has_edge = in_head || in_tail;
+    edge_column = in_head ? threadIdx.x : behind + threadIdx.x - kPerVector;
+    edge = has_edge ? core::widen(row[edge_column]) : core::float_from_bits(0xFF800000u);
+  }
+
+  /// Begins to copy the rounds that are held.
+  __device__ __forceinline__ void begin_to_hold() const {
+    std::uint32_t to = shared_address(held);
+    for (std::uint32_t i = threadIdx.x; i < count; i += step * Threads, to += Threads * 16)
+      async_copy_16(to, vectors + i, true);
+    async_commit();
+  }
+  /// Asks L2 for the others. All threads come.
+  __device__ __forceinline__ void prefetch() const {
+    if (step == 1) return;
+    const std::uint32_t first = (threadIdx.x * step + 1) * Threads;
+    if (first < count) prefetch_bytes(vectors + first, min((step - 1) * Threads, count - first) * 16);
+  }
+  __device__ __forceinline__ std::uint32_t held_rounds() const { return (rounds + step - 1) / step; }
+  /// The j-th round that is not held.
+  __device__ __forceinline__ std::uint32_t other_round(std::uint32_t j) const { return j + 1 + j / (step - 1); }
+  __device__ __forceinline__ std::uint32_t other_rounds() const { return rounds - held_rounds(); }
+
+  /// Which block has a column.
+  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t column, std::uint32_t blocks) const {
+    if (column >= behind) return blocks - 1;
+    return column < head ? 0 : (column - head) / (piece * kPerVector);
+  }
+
+  /// Calls mark(raw) for the thread's vectors of the rounds that are held, or of the others: bits of the
+  /// values that are wanted. Then place(how many) for those of a batch, and take(place + i, x, column) for each.
+  /// Vectors that are not there are passed as `absent`. The others come after the held ones, whose memory they use.
+  template <bool Held, class Mark, class Place, class Take>
+  __device__ __forceinline__ void for_each_vector(Mark mark, Place place, Take take) const {
+    static_assert(kFlight * kPerVector <= 32);
+    const std::uint32_t all = Held ? held_rounds() : other_rounds();
+    uint4 raw[kFlight];
+    const auto load = [&](std::uint32_t j) {
+#pragma unroll
+      for (int v = 0; v < kFlight; v++) {
+        const std::uint32_t at = (Held ? (j + v) * step : other_round(j + v)) * Threads + threadIdx.x;
+        raw[v] = make_uint4(absent, absent, absent, absent);
+        if (j + v < all && at < count) raw[v] = Held ? held[(j + v) * Threads] : load_streaming(vectors + at);
+      }
+    };
+    load(0);
+#pragma unroll 1
+    for (std::uint32_t j = 0; j < all; j += kFlight) {
+      uint4 now[kFlight];
+#pragma unroll
+      for (int v = 0; v < kFlight; v++) now[v] = raw[v];
+      load(j + kFlight);  // under way while these are looked at
+      std::uint32_t marks = 0;
+#pragma unroll
+      for (int v = 0; v < kFlight; v++) marks |= mark(now[v]) << (v * kPerVector);
+      if (marks == 0) continue;
+      uint4* batch = held + (Held ? j * Threads : 0);
+      if constexpr (!Held) {
+#pragma unroll
+        for (int v = 0; v < kFlight; v++) batch[v * Threads] = now[v];
+      }
+      std::uint32_t to = place(__popc(marks));
+      for (; marks; marks &= marks - 1) {
+        const std::uint32_t bit = __ffs(static_cast<int>(marks)) - 1;
+        const std::uint32_t v = bit / kPerVector;
+        const std::uint32_t e = bit % kPerVector;
+        const std::uint32_t round = Held ? (j + v) * step : other_round(j + v);
+        take(to++, core::widen(reinterpret_cast<const Stored*>(batch + v * Threads)[e]),
+             first_column + (round * Threads + threadIdx.x) * kPerVector + e);
+      }
+    }
+  }
+  /// Calls look(raw, first column) for the thread's vectors where they lie, held or not.
+  template <class Look>
+  __device__ __forceinline__ void for_each_in_place(Look look) const {
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < count; i += kFlight * Threads) {
+      uint4 raw[kFlight];
+#pragma unroll
+      for (int v = 0; v < kFlight; v++) {
+        if (i + v * Threads < count) raw[v] = load_streaming(vectors + i + v * Threads);
+      }
+#pragma unroll
+      for (int v = 0; v < kFlight; v++) {
+        if (i + v * Threads < count) look(raw[v], first_column + (i + v * Threads) * kPerVector);
+      }
+    }
+  }
+};
+
+}  // namespace shortlist::cuda

@@ -1,0 +1,131 @@
+// A list that a cluster's blocks fill together, in the first block's shared memory: each block its own share of it, so
+// that none waits for another's count.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "cuda/device/block_select.cuh"
+#include "cuda/device/cluster.cuh"
+
+namespace shortlist::cuda {
+
+constexpr int kMostBlocks = 8;  // of a cluster: what every GPU that has clusters grants
+
+/// A block in its cluster, and its list, which in the first block is in shares.
+struct cluster_place {
+  std::uint32_t rank;
+  std::uint32_t blocks;
+  std::uint64_t* own;
+  std::uint32_t capacity;
+};
+
+template <int Threads>
+struct share_scratch {
+  static constexpr std::uint32_t kWarps = Threads / kWarp;
+  std::uint32_t bins[Threads];
+  std::uint32_t warp_counts[kWarps];
+  std::uint32_t listed[kMostBlocks];  // keys that each block has appended
+  std::uint32_t best[kMostBlocks];    // the largest value key that each has seen
+  std::uint32_t appended;             // by this block
+  std::uint32_t border;
+  select_scratch<Threads> select;
+};
+
+/// What all blocks know when the list is filled.
+struct told_shares {
+  std::uint32_t best;
+  bool fit;
+};
+
+/// Tells the blocks this one's count and best key. All threads of the cluster come; the list is complete after it.
+template <int Threads>
+__device__ __forceinline__ told_shares tell_shares(std::uint32_t best, const cluster_place& place,
+                                                   share_scratch<Threads>& scratch) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  scratch.bins[threadIdx.x] = 0;
+  best = __reduce_max_sync(kFullWarp, best);
+  if (lane == 0) scratch.warp_counts[threadIdx.x / kWarp] = best;
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    const std::uint32_t all = __reduce_max_sync(kFullWarp, lane < scratch.kWarps ? scratch.warp_counts[lane] : 0);
+    if (lane < place.blocks) {
+      of_block(scratch.best, lane)[place.rank] = all;
+      of_block(scratch.listed, lane)[place.rank] = scratch.appended;
+    }
+  }
+  cluster_sync();
+  const bool is_block = lane < place.blocks;
+  const bool fits = !is_block || scratch.listed[lane] <= place.capacity / place.blocks;
+  return {__reduce_max_sync(kFullWarp, is_block ? scratch.best[lane] : 0), __all_sync(kFullWarp, fits) != 0};
+}
+
+/// The sum of a count of the threads before this one. All threads come.
+template <int Threads>
+__device__ __forceinline__ std::uint32_t count_before(std::uint32_t value, share_scratch<Threads>& scratch) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  std::uint32_t sum = value;
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset <<= 1) {
+    const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  if (lane == kWarp - 1) scratch.warp_counts[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  const std::uint32_t of_warp = lane < threadIdx.x / kWarp ? scratch.warp_counts[lane] : 0;
+  return sum - value + __reduce_add_sync(kFullWarp, of_warp);
+}
+
+/// Of the keys that the blocks have put into their shares of the first block's own list, lists those of the `wanted`
+/// best and a few more. The first block comes; its counts are empty.
+template <int Threads>
+__device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint32_t best, std::uint32_t cut,
+                                                 const cluster_place& place, std::uint64_t* list, std::uint32_t& listed,
+                                                 share_scratch<Threads>& scratch) {
+  constexpr std::uint32_t kLeastCut = 64;  // fewer are drawn from as they are
+  const std::uint32_t share = place.capacity / place.blocks;
+  const std::uint32_t warps_each = scratch.kWarps / place.blocks;
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const std::uint32_t all = __reduce_add_sync(kFullWarp, lane < place.blocks ? scratch.listed[lane] : 0);
+  const std::uint32_t from = warp / warps_each;
+  const std::uint32_t count = scratch.listed[from];
+  std::uint64_t* keys = place.own + from * share;
+  const std::uint32_t first = warp % warps_each * kWarp + lane;
+  const std::uint32_t step = warps_each * kWarp;
+  std::uint32_t least_bin = 0;
+  constexpr int kBits = std::bit_width(static_cast<unsigned>(Threads)) - 1;
+  const std::uint32_t shift = max(32 - __clz(static_cast<int>(best - cut)), kBits) - kBits;
+  const auto bin_of = [&](std::uint64_t key) { return (best - core::key_of(key)) >> shift; };
+  if (all > kLeastCut) {
+    for (std::uint32_t i = first; i < count; i += step) atomicAdd(&scratch.bins[bin_of(keys[i])], 1u);
+    if (threadIdx.x == 0) scratch.border = Threads;
+    __syncthreads();
+    const std::uint32_t mine = scratch.bins[threadIdx.x];
+    const std::uint32_t before = count_before(mine, scratch);
+    if (before < wanted && before + mine >= wanted) scratch.border = threadIdx.x;
+    __syncthreads();
+    least_bin = scratch.border;
+  } else {
+    least_bin = Threads;
+  }
+  for (std::uint32_t i = first; i < count; i += step) {
+    const std::uint64_t key = keys[i];
+    if (bin_of(key) > least_bin) continue;
+    const std::uint32_t at = atomicAdd(&listed, 1u);
+    if (at < Threads) list[at] = key;
+  }
+  __syncthreads();
+  if (listed <= Threads) return;
+  // Ties fill a bin.
+  for (std::uint32_t i = count + first; i < share; i += step) keys[i] = core::kNoRow;
+  __syncthreads();
+  const std::uint64_t exact = block_cut<Threads>(place.own, share * place.blocks, wanted, 0, scratch.select);
+  if (threadIdx.x == 0) listed = 0;
+  __syncthreads();
+  for (std::uint32_t i = first; i < count; i += step)
+    if (keys[i] >= exact) list[atomicAdd(&listed, 1u)] = keys[i];
+  __syncthreads();
+}
+
+}  // namespace shortlist::cuda

@@ -1,0 +1,17 @@
+// Sampling from plain rows by clusters that stream them. See stream_sample.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "core/backend.hpp"
+#include "core/plan.hpp"
+
+namespace shortlist::cuda {
+
+/// What a request asks of its rows, for the plan.
+core::sample_work sample_work_of(const core::sample_request& request);
+
+/// Asynchronous on `stream`, can be captured; one launch. @pre sample_work_of(request) is filtered
+void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors);
+
+}  // namespace shortlist::cuda
