@@ -71,4 +71,9 @@ __device__ __forceinline__ void bulk_copy(void* to_shared, const void* from_glob
                : "memory");
 }
 
+/// Asks for bytes of global memory to be brought to the L2 cache. Address and size are multiples of 16 bytes.
+__device__ __forceinline__ void prefetch_bytes(const void* from_global, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from_global), "r"(bytes) : "memory");
+}
+
 }  // namespace shortlist::cuda

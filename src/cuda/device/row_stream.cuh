@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cuda/device/async_copy.cuh"
+#include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/element.cuh"
 #include "cuda/device/score.cuh"
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "cuda/device/async_copy.cuh"
+#include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/score.cuh"
@@ -167,9 +168,7 @@ class scan_block {
   __device__ void send_for_pages(const scan_item& item, std::uint32_t page) const {
     for (std::uint32_t i = threadIdx.x; i < item.pages; i += kThreads) {
       if (i >= kThreads) page = batch_.lists.table[item.table_at + i];
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(page_at(page)),
-                   "r"(static_cast<std::uint32_t>(batch_.page_bytes))
-                   : "memory");
+      prefetch_bytes(page_at(page), static_cast<std::uint32_t>(batch_.page_bytes));
     }
   }
 
