@@ -6,7 +6,7 @@
 // threshold -> refill the stage. Now and then one warp publishes its block's best keys and, in one block of eight,
 // raises the common threshold to about the k-th best of all published ones: distinct rows, so a valid lower bound.
 // End of a block: cut its list by the threshold, sort it if short, write it to the block's slots. See scan_merge.cu for
-// what follows; it is launched with the scan, and fetches its instructions while the scan runs.
+// what follows; it is launched with the scan, and begins where the first block has ended.
 // Nothing is ever dropped: what does not fit a block's list in shared memory goes to its spill, sized for all its rows.
 // Limit: bytes of the rows over read bandwidth; measured share: see docs/kernels.md.
 // History, 1M x 384, k 100, host to host, us on an H200: last block merges by radix cuts 361 -> keys published and cut

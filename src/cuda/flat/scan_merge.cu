@@ -1,8 +1,9 @@
 // The end of a one-query scan: one block merges what the scan's blocks kept into the sorted answer.
 //
 // Its cost is latency: of a few dependent loads, and of instructions that no cache holds, some 20 cycles each. So it is
-// launched together with the scan (programmatic dependent launch), goes through its own steps once on made-up keys
-// while the scan runs, which fetches the instructions, then waits for the scan to end and goes through them for real.
+// launched together with the scan (programmatic dependent launch), and goes through its own steps once on made-up keys,
+// which fetches the instructions, before it waits for the scan's end. There is no room for it beside a block of the
+// scan: it comes where the first of those has ended.
 // Steps: gather what reaches the scan's threshold or, if that is too much or there is none, a cut from the keys that
 // blocks published at their ends (blocks with few keys wrote them best first, so reading stops early) -> rank by
 // counting, or by bins where many remain -> scores and labels -> tell the host -> leave the workspace clean.
