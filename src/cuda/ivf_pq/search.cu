@@ -102,12 +102,13 @@ struct search_shape_of_batch {
   std::int64_t by_code = 0;
 };
 
-bool goes_by_few(const core::ivf_pq_shape& shape, const search_shape_of_batch& batch, std::int64_t rows) {
+/// The estimate of the rows to look at takes each query to probe the longest list.
+bool goes_by_few(const core::ivf_pq_shape& shape, const search_shape_of_batch& batch, const core::ivf_pq_lists& lists) {
   if (!scores_centroids(shape, batch.queries, batch.nprobe) ||
       !has_few_search(shape.dim, batch.queries, batch.by_code, batch.nprobe))
     return false;
   return core::forced_ivf_pq_way() || !is_filtered(shape, batch.by_code, batch.nprobe) ||
-         batch.queries * batch.nprobe * (rows / shape.nlist) <= kFewRows;
+         batch.queries * (lists.longest + (batch.nprobe - 1) * (lists.rows / shape.nlist)) <= kFewRows;
 }
 
 void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::ivf_pq_shape& shape, bool sample) {
@@ -308,7 +309,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
 
   const decoder codes = decoder_of(model, lists);
   const answer_plan answer = answer_of(model, lists, request);
-  if (goes_by_few(model.shape, batch, lists.rows)) {
+  if (goes_by_few(model.shape, batch, lists)) {
     few_search_plan few{};
     few.codes = codes;
     few.answer = answer;
@@ -463,7 +464,7 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
 
     const search_shape_of_batch batch{part.query_count, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
     waiting_host host;
-    if (mapped && part.query_count == 1 && !model.rotation && goes_by_few(model.shape, batch, lists.rows)) {
+    if (mapped && part.query_count == 1 && !model.rotation && goes_by_few(model.shape, batch, lists)) {
       host.query = request.queries + first * request.query_stride;
       host.done = {scratch.results.device<std::uint32_t>(), ++scratch.searches};
     } else {
