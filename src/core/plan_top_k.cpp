@@ -1,0 +1,284 @@
+// The plan of row-wise top k. Each line: the first that holds wins; the reason stands beside it and is printed by
+// `explain`.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/plan_parts.hpp"
+
+namespace shortlist::core {
+namespace {
+
+constexpr const char* kForceTopK = "SHORTLIST_FORCE_TOP_K";
+
+struct top_k_algorithm_name {
+  std::string_view name;
+  top_k_algorithm algorithm;
+};
+constexpr top_k_algorithm_name kCpuTopKAlgorithms[] = {{"whole_rows", top_k_algorithm::whole_rows},
+                                                       {"split_rows", top_k_algorithm::split_rows}};
+constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {
+    {"warp_rows", top_k_algorithm::warp_rows},       {"block_rows", top_k_algorithm::block_rows},
+    {"filter_rows", top_k_algorithm::filter_rows},   {"stream_rows", top_k_algorithm::stream_rows},
+    {"cluster_rows", top_k_algorithm::cluster_rows}, {"radix_rows", top_k_algorithm::radix_rows}};
+
+std::optional<top_k_algorithm> forced_top_k_algorithm(device_kind kind) {
+  using names = std::span<const top_k_algorithm_name>;
+  return forced_by(kForceTopK, kind == device_kind::cpu ? names(kCpuTopKAlgorithms) : names(kCudaTopKAlgorithms));
+}
+
+struct cpu_top_k_rule {
+  std::int64_t max_rows = kAny;
+  std::int64_t min_cols = 0;
+  std::int64_t min_cols_per_k = 0;
+  bool serves_early_stop = true;
+  top_k_algorithm algorithm;
+  std::string_view reason;
+
+  constexpr bool holds(const top_k_shape& shape) const {
+    return shape.rows <= max_rows && shape.cols >= min_cols && shape.cols / shape.k >= min_cols_per_k &&
+           (serves_early_stop || !shape.early_stop);
+  }
+};
+
+// A part of a row keeps its own k best, so a part much longer than k is what makes splitting pay.
+constexpr cpu_top_k_rule kCpuTopKRules[] = {
+    {.max_rows = 8,
+     .min_cols = 1 << 17,
+     .min_cols_per_k = 64,
+     .serves_early_stop = false,
+     .algorithm = top_k_algorithm::split_rows,
+     .reason = "few long rows: all workers share a row, and the best of their parts are few"},
+    {.algorithm = top_k_algorithm::whole_rows,
+     .reason = "a row fits a worker: it is read once, and the threshold search touches its keys only"},
+};
+
+// What block_rows holds in shared memory: 227 KB are a block's, of which 1 KB is for more than the row and its entries.
+constexpr std::int64_t kBlockRowsBytes = std::int64_t{226} * 1024;
+constexpr std::int64_t kBlockRowsMinCols = 2048;  // its smallest kernel has room for so many
+
+constexpr std::int64_t power_of_two_from(std::int64_t least) {
+  std::int64_t power = 1;
+  while (power < least) power *= 2;
+  return power;
+}
+
+/// Shared memory of a row, and of its entries on their way out: columns, or keys to sort. A row may bring what stands
+/// before it in its first 16 bytes.
+constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
+  const std::int64_t value_bytes = size_bytes(shape.type);
+  const std::int64_t brought = 16 / value_bytes - 1;
+  const std::int64_t held = std::clamp(power_of_two_from(shape.cols + brought), kBlockRowsMinCols, kBlockRowsMaxCols);
+  const std::int64_t entries = shape.mask ? 0 : shape.sorted ? 8 * power_of_two_from(shape.k) : 4 * shape.k;
+  return held * value_bytes + entries;
+}
+
+}  // namespace
+
+std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k) {
+  constexpr double kSample = kFilterRowsSample;
+  constexpr double kSlack = 9.0 / 8;  // of the rank: see sample_cut
+  constexpr double kDeviations = 6;
+  constexpr std::int64_t kLeast = 512;
+  constexpr std::int64_t kSortedRoom = 2;  // a power of two that holds k
+  const double expected = std::min(kSample, static_cast<double>(k) * kSample / static_cast<double>(cols));
+  const double rank =
+      kSlack * (expected + double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast}) + 1;
+  const double reaching = (rank + kDeviations * std::sqrt(rank)) * static_cast<double>(cols) / kSample;
+  return std::max({kLeast, kSortedRoom * k, static_cast<std::int64_t>(std::min(reaching, 0x1p40)) + 1});
+}
+
+namespace {
+
+// The first that can take a shape is its algorithm.
+struct cuda_top_k_rule {
+  std::int64_t min_cols = 0;
+  std::int64_t max_cols = kAny;
+  std::int64_t max_rows = kAny;
+  std::int64_t min_rows = 0;       // of those that it is chosen for, as
+  std::int64_t below_rows = kAny;  // this; it takes others, too
+  std::int64_t max_k = kAny;
+  std::int64_t max_block_rows_bytes = kAny;
+  std::int64_t max_filter_rows_capacity = kAny;
+  bool only_exact_lists = false;  // no mask, no early stop
+  bool only_neighbours = true;    // of 16 or 32 bits, one behind the other: no fp64, no stride of columns
+  top_k_algorithm algorithm;
+  std::string_view reason;
+
+  constexpr bool holds(const top_k_shape& shape) const {
+    return shape.rows >= min_rows && (below_rows == kAny || shape.rows < below_rows) && can_take(shape);
+  }
+  constexpr bool can_take(const top_k_shape& shape) const {
+    return shape.cols >= min_cols && shape.cols <= max_cols && shape.rows <= max_rows && shape.k <= max_k &&
+           (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
+           (!only_neighbours || (shape.col_stride == 1 && shape.type != value_type::f64)) &&
+           (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes) &&
+           (max_filter_rows_capacity == kAny || filter_rows_capacity(shape.cols, shape.k) <= max_filter_rows_capacity);
+  }
+};
+
+constexpr std::int64_t kMostClusterBlocks = 8;      // of a row in cluster_rows
+constexpr std::int64_t kClusterRowsBelowRows = 67;  // of which a GPU of 132 multiprocessors has two blocks each
+
+constexpr cuda_top_k_rule kCudaTopKRules[] = {
+    {.max_cols = kWarpRowsMaxCols,
+     .algorithm = top_k_algorithm::warp_rows,
+     .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
+    // k 50, ms, stream_rows, filter_rows: 1 x 128,256 fp32 0.010, 0.015, 0.020; 64 rows 0.023, 0.033, 0.028 (bf16
+    // 0.017, 0.024, 0.024); 128 rows 0.034, 0.039, 0.031.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kFilterRowsMaxCols,
+     .max_rows = std::numeric_limits<std::int32_t>::max() / kMostClusterBlocks,
+     .below_rows = kClusterRowsBelowRows,
+     .max_k = kClusterRowsMaxK,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::cluster_rows,
+     .reason = "few long rows, k within 112: a cluster of blocks holds a row and lists what its k best surely reach"},
+    // 16 x 128,256 fp32, k 50: 0.016 ms, filter_rows 0.025; 64 rows: 0.030 and 0.027.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kStreamRowsMaxCols,
+     .below_rows = kFilterRowsMinRows,
+     .max_k = 128,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::stream_rows,
+     .reason = "few long rows, k within 128: teams of blocks stream a row past a cut that its k best surely reach"},
+    // 2000 x 20,000, k 50: 0.065 ms (bf16 0.056), block_rows 0.097 (0.194); 64 x 400,000, k 1024: stream_rows wins.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kFilterRowsMaxCols,
+     .max_k = kFilterRowsMaxK,
+     .max_filter_rows_capacity = kFilterRowsMaxCapacity,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::filter_rows,
+     .reason = "long rows: a block streams a row once past a filter that a sample of it suggests"},
+    {.max_cols = kBlockRowsMaxCols,
+     .max_block_rows_bytes = kBlockRowsBytes,
+     .algorithm = top_k_algorithm::block_rows,
+     .reason = "a row and its entries fit the shared memory of a block: it is read once, while other blocks search"},
+    {.min_cols = kStreamRowsMinCols,
+     .max_cols = kStreamRowsMaxCols,
+     .max_rows = std::numeric_limits<std::int32_t>::max(),  // a block or more for each
+     .max_k = kStreamRowsMaxK,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::stream_rows,
+     .reason = "the longest rows, k within 2048: blocks stream a row once past a cut that its k best surely reach"},
+    {.min_cols = kStreamRowsMinCols,
+     .max_cols = std::numeric_limits<std::int32_t>::max(),
+     .min_rows = kFilterRowsMinRows,
+     .max_k = kFilterRowsMaxK,
+     .max_filter_rows_capacity = kFilterRowsMaxCapacity,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::filter_rows,
+     .reason = "many long rows, k above 2048: a block streams a row once past a filter that a sample of it suggests"},
+    {.only_neighbours = false,
+     .algorithm = top_k_algorithm::radix_rows,
+     .reason = "no other kernel takes fp64, columns that lie apart, outputs beyond a block's memory, or of long rows a "
+               "mask, an early stop or k above 2048"},
+};
+
+constexpr top_k_shape kHardestShape = {
+    .rows = kAny, .cols = kAny, .k = 1, .type = value_type::f64, .early_stop = true, .mask = true, .col_stride = 2};
+static_assert(std::end(kCpuTopKRules)[-1].holds(kHardestShape) && std::end(kCudaTopKRules)[-1].holds(kHardestShape));
+
+/// An algorithm and its reason, without allocating.
+struct top_k_choice {
+  top_k_algorithm algorithm;
+  std::string_view reason;
+};
+
+top_k_choice top_k_by_rules(device_kind kind, const top_k_shape& shape) {
+  if (kind == device_kind::cpu) {
+    const cpu_top_k_rule& rule = first_that_holds(kCpuTopKRules, shape);
+    return {rule.algorithm, rule.reason};
+  }
+  const cuda_top_k_rule& rule = first_that_holds(kCudaTopKRules, shape);
+  return {rule.algorithm, rule.reason};
+}
+
+/// Whether an algorithm that was forced can take the shape. The CPU's take all.
+bool takes(device_kind kind, top_k_algorithm algorithm, const top_k_shape& shape) {
+  if (kind == device_kind::cpu) return true;
+  return std::ranges::any_of(kCudaTopKRules,
+                             [&](const cuda_top_k_rule& r) { return r.algorithm == algorithm && r.can_take(shape); });
+}
+
+/// How often radix_rows reads a row at most: once for each 11 bits of a key, once to write, and twice for an early
+/// stop.
+std::int64_t radix_passes(const top_k_shape& shape) {
+  constexpr std::int64_t kDigitBits = 11;
+  const std::int64_t bits = 8 * size_bytes(shape.type);
+  return (bits + kDigitBits - 1) / kDigitBits + 1 + (shape.early_stop ? 2 : 0);
+}
+
+/// What an early stop is worth on a GPU, as a line of `explain`.
+std::string_view worth_of_early_stop(top_k_algorithm algorithm) {
+  switch (algorithm) {
+    case top_k_algorithm::warp_rows:
+    case top_k_algorithm::block_rows:
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes as long as two to four "
+             "steps\n";
+    default: return "early stop: gains nothing: it follows the bisection from the exact border, two passes more\n";
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(top_k_algorithm algorithm) {
+  for (const auto names : {std::span<const top_k_algorithm_name>(kCpuTopKAlgorithms),
+                           std::span<const top_k_algorithm_name>(kCudaTopKAlgorithms)}) {
+    for (const auto& entry : names) {
+      if (entry.algorithm == algorithm) return entry.name;
+    }
+  }
+  return "unknown";
+}
+
+top_k_plan plan_top_k(device_kind kind, const top_k_shape& shape) {
+  const auto forced = forced_top_k_algorithm(kind);
+  if (forced && takes(kind, *forced, shape)) {
+    return {*forced, fmt::format("forced by {}={}", kForceTopK, to_string(*forced))};
+  }
+  const auto [algorithm, reason] = top_k_by_rules(kind, shape);
+  if (!forced) return {algorithm, std::string(reason)};
+  return {algorithm, fmt::format("{} ({}={} cannot take the shape)", reason, kForceTopK, to_string(*forced))};
+}
+
+top_k_algorithm choose_top_k_algorithm(device_kind kind, const top_k_shape& shape) {
+  const auto forced = forced_top_k_algorithm(kind);
+  if (forced && takes(kind, *forced, shape)) return *forced;
+  return top_k_by_rules(kind, shape).algorithm;
+}
+
+std::string explain_top_k(device_kind kind, std::string_view device_description, const top_k_shape& shape) {
+  const top_k_plan plan = plan_top_k(kind, shape);
+  // In double: a shape is any numbers, and their product need not fit.
+  const double rows = static_cast<double>(shape.rows);
+  const double value_bytes = static_cast<double>(size_bytes(shape.type));
+  const double index_bytes = shape.indices_as == index_type::i32 ? 4.0 : 8.0;
+  const double read_bytes = rows * static_cast<double>(shape.cols) * value_bytes;
+  const double written_bytes = shape.mask ? rows * static_cast<double>(shape.cols)
+                                          : rows * static_cast<double>(shape.k) * (value_bytes + index_bytes);
+  const bool by_radix = plan.algorithm == top_k_algorithm::radix_rows;
+  const std::string passes = by_radix ? fmt::format(" up to {} times", radix_passes(shape)) : "";
+  const std::string output = shape.mask ? "a mask" : fmt::format("values and {:g}-bit indices", 8 * index_bytes);
+  const std::string order = !shape.sorted || shape.mask ? ""
+                            : by_radix                  ? ", sorted by a radix sort of all rows' entries"
+                                                        : ", sorted";
+  const auto [gb_per_s, machine] = example_bandwidth(kind);
+  return fmt::format(
+      "top k:      k {} of each of {} rows x {} {}{}{}{}\n"
+      "device:     {}\n"
+      "algorithm:  {}\n"
+      "because:    {}\n"
+      "moves:      reads {:.6g} MB{}, writes {:.6g} MB of {}\n"
+      "limit:      bytes over read bandwidth; at the {:g} GB/s of {} that is {:.4g} ms\n"
+      "{}",
+      shape.k, shape.rows, shape.cols, to_string(shape.type),
+      shape.col_stride == 1 ? "" : fmt::format(", columns {} apart", shape.col_stride), order,
+      shape.early_stop ? ", stopped early" : "", device_description, to_string(plan.algorithm), plan.reason,
+      read_bytes / 1e6, passes, written_bytes / 1e6, output, gb_per_s, machine,
+      (read_bytes + written_bytes) / (gb_per_s * 1e6),
+      kind == device_kind::cuda && shape.early_stop ? worth_of_early_stop(plan.algorithm) : "");
+}
+
+}  // namespace shortlist::core
