@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     args.stage.fetch(blockIdx.x, 1, row_bytes, barrier);
   }
   __syncthreads();
+  const unit_places<Stored, Values> units(group.rank());
   row_shape shape{.border = args.search.deviations};
   std::uint32_t turn = 0;
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
@@ -59,16 +60,20 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     const staged_row<Stored> row{row_bytes + lead_bytes, static_cast<int>(span.count),
                                  request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
-    const row_share<Stored, Values> share(row, group.rank());
+    const row_share<Stored, Values> share(row, group.rank(), units);
     bool settled = false;
-    auto marks = search_halves<Values, false>(group, args.search, row, share, shape, settled);
+    auto marks = search_row<Values, false>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
     if (!settled) {
       marks = share.marks_of(find_border_by_keys(group, row, args.search.k, args.search.deviations, args.search.stop));
       group.sync();
     }
-    marks = {share.ascending(marks.sure), share.ascending(marks.fill)};
+    auto chosen = share.ascending(marks.sure);
     int place = 0;
-    const auto chosen = choose(group, marks, min(args.search.k, row.count), place);
+    if (marks.chosen) {
+      place = group.before(count_marks(chosen));
+    } else {
+      chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
+    }
     write_row(group, args.output, row, share, chosen, place, index, span.begin, staged);
     __syncthreads();
     if (fetches && threadIdx.x == 0 && index + gridDim.x < rows)
@@ -99,7 +104,6 @@ void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors)
 template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
   const std::int64_t columns = args.stage.columns_held();
-  if (columns <= 1536) return launch_shape_of<Stored, 48, 32, 20>(stream, args, multiprocessors);
   if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12>(stream, args, multiprocessors);
   if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12>(stream, args, multiprocessors);
   if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10>(stream, args, multiprocessors);

@@ -4,8 +4,6 @@
 // of a group.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "cuda/device/score.cuh"
@@ -17,7 +15,6 @@ template <int Lanes>
 class lane_group {
  public:
   static constexpr int kThreads = Lanes;
-  static constexpr bool kHasRoom = false;  // in registers, to skip a look at rows like those before: spills cost more
 
   __device__ __forceinline__ int rank() const { return static_cast<int>(threadIdx.x) % Lanes; }
   __device__ __forceinline__ void sync() const { __syncwarp(); }
@@ -38,15 +35,10 @@ class lane_group {
     for (int o = Lanes / 2; o > 0; o >>= 1) value += __shfl_xor_sync(kFullWarp, value, o);
     return value;
   }
-  /// Of two whole numbers a thread, both of which stay below 2048 in all.
-  __device__ __forceinline__ float sum(__half2 counts) const {
-    if constexpr (Lanes == kWarp) {
-      return static_cast<float>(sum(static_cast<std::uint32_t>(__low2float(counts) + __high2float(counts))));
-    } else {
-#pragma unroll
-      for (int o = Lanes / 2; o > 0; o >>= 1) counts = __hadd2(counts, __shfl_xor_sync(kFullWarp, counts, o));
-      return __low2float(counts) + __high2float(counts);
-    }
+  /// Of a whole number a thread.
+  __device__ __forceinline__ float sum_count(float count) const {
+    if constexpr (Lanes == kWarp) return static_cast<float>(sum(static_cast<std::uint32_t>(count)));
+    return sum(count);
   }
   template <class T>
   __device__ __forceinline__ T largest(T value) const {
@@ -55,15 +47,23 @@ class lane_group {
     return value;
   }
   /// The sum over the threads before this one.
+  __device__ __forceinline__ int before(int value) const { return up_to(value) - value; }
   __device__ __forceinline__ int before(int value, int& total) const {
-    int sum = value;
-#pragma unroll
-    for (int o = 1; o < Lanes; o <<= 1) {
-      const int left = __shfl_up_sync(kFullWarp, sum, o, Lanes);
-      if (rank() >= o) sum += left;
-    }
+    const int sum = up_to(value);
     total = __shfl_sync(kFullWarp, sum, Lanes - 1, Lanes);
     return sum - value;
+  }
+
+ private:
+  __device__ __forceinline__ int up_to(int sum) const {
+#pragma unroll
+    for (int o = 1; o < Lanes; o <<= 1) {  // the shuffle itself says which lanes have another to their left
+      asm volatile("{ .reg .b32 left; .reg .pred there; shfl.sync.up.b32 left|there, %0, %1, %2, 0xffffffff;"
+                   " @there add.s32 %0, %0, left; }"
+                   : "+r"(sum)
+                   : "r"(o), "n"((kWarp - Lanes) << 8));
+    }
+    return sum;
   }
 };
 
@@ -72,7 +72,6 @@ template <int Threads>
 class block_group {
  public:
   static constexpr int kThreads = Threads;
-  static constexpr bool kHasRoom = true;
   static constexpr int kWarps = Threads / kWarp;
   struct memory {
     std::uint32_t words[2][kWarps];
@@ -92,8 +91,8 @@ class block_group {
     const std::uint32_t* words = exchange(__float_as_uint(in_warp(value)));
     return in_warp(__uint_as_float(of_warp(words, 0u)));
   }
-  __device__ __forceinline__ float sum(__half2 counts) {
-    return static_cast<float>(sum(static_cast<std::uint32_t>(__low2float(counts) + __high2float(counts))));
+  __device__ __forceinline__ float sum_count(float count) {
+    return static_cast<float>(sum(static_cast<std::uint32_t>(count)));
   }
   __device__ __forceinline__ std::uint32_t largest(std::uint32_t value) {
     const std::uint32_t* words = exchange(__reduce_max_sync(kFullWarp, value));
@@ -103,6 +102,10 @@ class block_group {
     const lane_group<kWarp> warp;
     const std::uint32_t* words = exchange(__float_as_uint(warp.largest(value)));
     return warp.largest(__uint_as_float(of_warp(words, __float_as_uint(-INFINITY))));
+  }
+  __device__ __forceinline__ int before(int value) {
+    int total = 0;
+    return before(value, total);
   }
   __device__ __forceinline__ int before(int value, int& total) {
     const lane_group<kWarp> warp;

@@ -14,15 +14,21 @@ struct output_plan {
   int k;
   int sort_size;     // the power of two that holds k entries; 0: by ascending column
   bool whole_words;  // rows of k entries begin at multiples of 16 bytes, and no row has fewer
+  bool usual;        // so do they, and both values and 32-bit columns are asked for
 };
 inline output_plan output_plan_of(const core::top_k_request& request) {
   const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   int sort_size = 1;
   while (sort_size < request.options.k) sort_size *= 2;
   const bool ragged = request.ragged.begins || request.ragged.ends;
-  return {request.out, request.matrix.cols, static_cast<int>(request.options.k),
+  const bool whole_words =
+      !ragged && request.options.k % 8 == 0 && aligned(request.out.values) && aligned(request.out.indices);
+  return {request.out,
+          request.matrix.cols,
+          static_cast<int>(request.options.k),
           request.options.sorted && !request.out.mask ? sort_size : 0,
-          !ragged && request.options.k % 8 == 0 && aligned(request.out.values) && aligned(request.out.indices)};
+          whole_words,
+          whole_words && request.out.values && request.out.indices && request.out.indices_as == index_type::i32};
 }
 
 /// Bytes of shared memory that the entries of one row need on their way out; a multiple of 16.
@@ -45,26 +51,59 @@ __device__ __forceinline__ void for_marked(Bits marks, F f) {
 constexpr int kManyMarks = 12;  // in one thread: equal values crowd where the row begins
 constexpr int kFewThreads = 4;  // of a warp
 
-/// Writes first_column + i for each marked bit i to the places from `to` on. Where a few lanes have many marks, the
-/// warp shares them out. All lanes of the warp call it.
-template <int Values, class Bits>
-__device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* to) {
-  unsigned crowded = __ballot_sync(kFullWarp, count_marks(marks) > kManyMarks);
-  if (crowded && __popc(crowded) <= kFewThreads) {
+/// Writes first_column + i for each of `count` marked bits i, the last one to columns[end - 1]. All lanes of the warp call
+/// it, and take turns together. @param most of the lanes' counts.
+__device__ __forceinline__ void write_word(std::uint32_t marks, int most, int first_column, std::int32_t* columns,
+                                           int end) {
+  constexpr int kAtOnce = 4;
+#pragma unroll 1
+  for (int i = 0; i < most; i += kAtOnce, end -= kAtOnce) {
+#pragma unroll
+    for (int u = 1; u <= kAtOnce; u++) {  // from the last: its number is one instruction
+      const int last = 31 - __clz(static_cast<int>(marks));
+      if (marks) columns[end - u] = first_column + last;
+      marks &= ~(1u << (last & 31));
+    }
+  }
+}
+
+/// Writes first_column + i for each marked bit i to columns[place] and behind it. Where a few lanes have many marks, the
+/// warp shares them out, if others wait for it. All lanes of the warp call it.
+template <int Values, bool Shares, class Bits>
+__device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* columns, int place) {
+  const auto most_of = [](int count) {
+    return static_cast<int>(__reduce_max_sync(kFullWarp, static_cast<std::uint32_t>(count)));
+  };
+  int count = count_marks(marks);
+  int most = most_of(count);
+  unsigned crowded = Shares && most > kManyMarks ? __ballot_sync(kFullWarp, count > kManyMarks) : 0;
+  if (Shares && crowded && __popc(crowded) <= kFewThreads) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const bool shared_out = crowded >> lane & 1;
     for (; crowded; crowded &= crowded - 1) {
       const int leader = __ffs(static_cast<int>(crowded)) - 1;
       const Bits all = __shfl_sync(kFullWarp, marks, leader);
       const int column = __shfl_sync(kFullWarp, first_column, leader);
-      auto* place =
-          reinterpret_cast<std::int32_t*>(__shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(to), leader));
+      // Rows of a warp have their columns in one block of shared memory, so that a leader's lie at a distance.
+      const auto here = static_cast<unsigned>(__cvta_generic_to_shared(columns + place));
+      const unsigned there = __shfl_sync(kFullWarp, here, leader);
+      std::int32_t* to = columns + place + (static_cast<int>(there) - static_cast<int>(here)) / 4;
       for (int i = lane; i < Values; i += kWarp)
-        if (all >> i & 1) place[count_marks(static_cast<Bits>(all & ((Bits{1} << i) - 1)))] = column + i;
+        if (all >> i & 1) to[count_marks(static_cast<Bits>(all & ((Bits{1} << i) - 1)))] = column + i;
     }
     if (shared_out) marks = 0;
+    count = count_marks(marks);
+    most = most_of(count);
   }
-  for_marked(marks, [&](int i) { *to++ = first_column + i; });
+  if constexpr (sizeof(Bits) == 8) {
+    const auto low = static_cast<std::uint32_t>(marks);
+    const auto high = static_cast<std::uint32_t>(marks >> 32);
+    const int lows = count_marks(low);
+    write_word(low, most_of(lows), first_column, columns, place + lows);
+    write_word(high, most_of(count - lows), first_column + 32, columns, place + count);
+  } else {
+    write_word(marks, most, first_column, columns, place + count);
+  }
 }
 
 /// Sorts `size` (a power of two) keys, the largest first.
@@ -97,6 +136,16 @@ __device__ __forceinline__ void write_columns(const top_k_output& out, std::int6
     __stcs(at, make_longlong2(columns[0], columns[1]));
     __stcs(at + 1, make_longlong2(columns[2], columns[3]));
   }
+}
+
+/// @pre `to` is a multiple of four values' bytes.
+template <class Stored>
+__device__ __forceinline__ void store_four(Stored* to, Stored a, Stored b, Stored c, Stored d) {
+  const Stored four[4] = {a, b, c, d};
+  using word = std::conditional_t<sizeof(Stored) == 4, uint4, uint2>;
+  word packed;
+  memcpy(&packed, four, sizeof packed);
+  __stcs(reinterpret_cast<word*>(to), packed);
 }
 
 /// Writes the columns that a group's threads chose of its row. All that run in step call it.
@@ -140,7 +189,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     group.sync();
     sort_keys(group, keys, plan.sort_size);
   } else {
-    write_marked<Values>(chosen, share.first_column(), columns + place);
+    write_marked<Values, (Group::kThreads > kWarp)>(chosen, share.first_column(), columns, place);
     group.sync();
   }
   if (index < 0) return;
@@ -151,17 +200,21 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   const auto value_at = [&](int column) { return reinterpret_cast<const Stored*>(row.bytes)[column]; };
   const std::int64_t to = index * plan.k;
   auto* values = static_cast<Stored*>(plan.out.values);
+  if (plan.usual && plan.sort_size == 0) {
+#pragma unroll 1
+    for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
+      const int4 four = *reinterpret_cast<const int4*>(columns + i);
+      __stcs(reinterpret_cast<int4*>(static_cast<std::int32_t*>(plan.out.indices) + to + i), four);
+      store_four(values + to + i, value_at(four.x), value_at(four.y), value_at(four.z), value_at(four.w));
+    }
+    return;
+  }
   if (plan.whole_words) {
 #pragma unroll 1
     for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
       const int four[4] = {column_at(i), column_at(i + 1), column_at(i + 2), column_at(i + 3)};
       write_columns(plan.out, to + i, four);
-      if (!values) continue;
-      const Stored chosen_values[4] = {value_at(four[0]), value_at(four[1]), value_at(four[2]), value_at(four[3])};
-      using word = std::conditional_t<sizeof(Stored) == 4, uint4, uint2>;
-      word packed;
-      memcpy(&packed, chosen_values, sizeof packed);
-      __stcs(reinterpret_cast<word*>(values + to + i), packed);
+      if (values) store_four(values + to + i, value_at(four[0]), value_at(four[1]), value_at(four[2]), value_at(four[3]));
     }
     return;
   }

@@ -1,23 +1,28 @@
 // The search for the k best of a row that lies in shared memory, by a group of threads; each marks those of its
 // columns.
 //
-// Steps: mean and deviation -> fp16 numbers in registers, counted until k reach a threshold (row_halves.cuh) -> marks.
-// Rows that this does not settle (NaN, infinities, values that fp16 cannot tell apart) are searched by their 32-bit
-// keys, counted in shared memory. Either way the result is two sets, told apart by bits: those that are sure, and those
-// that fill up what is missing, in the order of columns.
+// Steps: a guess of the border -> 16-bit numbers in registers, counted until k reach a threshold (row_numbers.cuh) ->
+// marks. The guess is the border of the rows before, or comes from mean and deviation. Rows that this does not settle
+// (NaN or infinities among the best, values that fp16 cannot tell apart) are searched by their 32-bit keys, counted in
+// shared memory. Either way the result is two sets, told apart by bits: those that are sure, and those that fill up what
+// is missing, in the order of columns.
 //
 // A thread has `Values` neighbouring columns, so that the order of threads is the order of columns. It reads them in
-// units of four, each thread beginning elsewhere: else all would read the same banks.
+// units of 16 bytes, each thread beginning elsewhere where all would read the same banks.
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
 
 #include "core/normal.hpp"
-#include "cuda/top_k/row_halves.cuh"
+#include "cuda/top_k/row_numbers.cuh"
 #include "cuda/top_k/row_parts.cuh"
 
 namespace shortlist::cuda {
+
+/// Whether the turn-th of a group's rows tells it how close values lie.
+__device__ __forceinline__ bool learns_from(int turn) { return turn < 8 || turn % 4 == 0; }
 
 /// A row in shared memory. Bytes past its columns may be read, and mean nothing.
 template <class Stored>
@@ -39,21 +44,22 @@ struct staged_row {
   }
 };
 
+/// The values of 16 bytes.
 template <class Stored>
-__device__ __forceinline__ float4 four_values(const unsigned char* at) {
-  if constexpr (sizeof(Stored) == 4) {
-    return *reinterpret_cast<const float4*>(at);
-  } else {
-    const uint2 words = *reinterpret_cast<const uint2*>(at);
-    if constexpr (std::is_same_v<Stored, bfloat16>) {
-      return {core::float_from_bits(words.x << 16), core::float_from_bits(words.x & 0xFFFF0000u),
-              core::float_from_bits(words.y << 16), core::float_from_bits(words.y & 0xFFFF0000u)};
+__device__ __forceinline__ void widen_unit(const uint4& words, float (&values)[16 / sizeof(Stored)]) {
+  const std::uint32_t all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+    if constexpr (std::is_same_v<Stored, float>) {
+      values[w] = __uint_as_float(all[w]);
+    } else if constexpr (std::is_same_v<Stored, bfloat16>) {
+      values[2 * w] = __uint_as_float(all[w] << 16);
+      values[2 * w + 1] = __uint_as_float(all[w] & 0xFFFF0000u);
     } else {
-      __half2 first;
-      __half2 second;
-      memcpy(&first, &words.x, sizeof first);
-      memcpy(&second, &words.y, sizeof second);
-      return {__low2float(first), __high2float(first), __low2float(second), __high2float(second)};
+      __half2 two;
+      memcpy(&two, &all[w], sizeof two);
+      values[2 * w] = __low2float(two);
+      values[2 * w + 1] = __high2float(two);
     }
   }
 }
@@ -63,6 +69,7 @@ template <class Bits>
 struct row_marks {
   Bits sure = 0;
   Bits fill = 0;
+  bool chosen = false;  // `sure` is the result, and there is no `fill`
 };
 
 /// The keys that are sure are >= from; those in [fill_from, from) fill up.
@@ -80,22 +87,55 @@ struct row_facts {
   float odd = 0.0f;        // NaN if any column holds NaN or an infinity
 };
 
+/// Where a thread reads its units of any row: bytes from its first column.
+template <class Stored, int Values>
+class unit_places {
+ public:
+  static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
+  static constexpr unsigned kUnits = Values / kUnit;
+  static constexpr unsigned kApart = 128 / std::gcd(Values * static_cast<unsigned>(sizeof(Stored)), 128u);
+  static constexpr bool kKept = kUnits <= 8;  // in registers; worked out anew where there are many
+
+  __device__ __forceinline__ explicit unit_places(int rank)
+      : turn_(static_cast<unsigned>(rank) / kApart % kUnits) {  // after so many threads come the same banks again
+    if constexpr (kKept) {
+#pragma unroll
+      for (unsigned i = 0; i < kUnits; i++) {
+        bytes_[i] = static_cast<int>(number(i) * 16);
+        asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
+      }
+    }
+  }
+  __device__ __forceinline__ unsigned turn() const { return turn_; }
+  /// Which of a thread's units, in the order of columns, it reads as its i-th.
+  __device__ __forceinline__ unsigned number(unsigned i) const {
+    const unsigned at = i + turn_;
+    if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
+    return at < kUnits ? at : at - kUnits;
+  }
+  __device__ __forceinline__ int bytes(unsigned i) const {
+    if constexpr (kKept) return bytes_[i];
+    return static_cast<int>(number(i) * 16);
+  }
+
+ private:
+  unsigned turn_;
+  int bytes_[kKept ? kUnits : 1];
+};
+
 /// A thread's columns of a row.
 template <class Stored, int Values>
 class row_share {
  public:
   using bits = std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>;
-  static constexpr unsigned kUnits = Values / 4;
+  using places = unit_places<Stored, Values>;
+  static constexpr unsigned kUnit = places::kUnit;
+  static constexpr unsigned kUnits = places::kUnits;
   static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
   static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
 
-  __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank)
-      : row_(row), first_(rank * Values - row.lead) {
-    // The first units of threads that read together lie in different banks.
-    constexpr unsigned kApart = sizeof(Stored) == 4 ? 32 : 64;
-    const auto r = static_cast<unsigned>(rank);
-    turn_ = (Values >= kApart ? r : r * Values / kApart) % kUnits;
-  }
+  __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank, const places& units)
+      : row_(row), units_(units), first_(rank * Values - row.lead) {}
 
   /// May be negative: the columns that are not there, before or behind the row, are never marked.
   __device__ __forceinline__ int first_column() const { return first_; }
@@ -108,47 +148,53 @@ class row_share {
     const bool all = whole();
 #pragma unroll
     for (unsigned i = 0; i < kUnits; i += kSampled) {
-      float4 four = unit(i);
-      if (!all) {
-        four = {has(4 * i) ? four.x : 0.0f, has(4 * i + 1) ? four.y : 0.0f, has(4 * i + 2) ? four.z : 0.0f,
-                has(4 * i + 3) ? four.w : 0.0f};
+      float values[kUnit];
+      widen_unit<Stored>(unit(i), values);
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++) {
+        const float value = all || has(kUnit * i + c) ? values[c] : 0.0f;
+        sums[c % 2] += value;
+        squares[c % 2] = __fmaf_rn(value, value, squares[c % 2]);
       }
-      sums[0] += four.x + four.z;
-      sums[1] += four.y + four.w;
-      squares[0] = __fmaf_rn(four.x, four.x, squares[0]);
-      squares[1] = __fmaf_rn(four.y, four.y, squares[1]);
-      squares[0] = __fmaf_rn(four.z, four.z, squares[0]);
-      squares[1] = __fmaf_rn(four.w, four.w, squares[1]);
     }
     const float each = kSampled * near_reciprocal(static_cast<float>(row_.count));
     mean = group.sum(sums[0] + sums[1]) * each;
     variance = group.sum(squares[0] + squares[1]) * each - mean * mean;
   }
 
-  __device__ __forceinline__ void map(thread_halves<Values>& halves, float scale, float offset) const {
-    constexpr int kPairs = thread_halves<Values>::kPairs;
-    const auto mapped = [&](float value) { return __fmaf_rn(value, scale, offset); };
+  /// fp32: numbers x * scale + offset. Else the values, negated where the smallest are best.
+  __device__ __forceinline__ void read(thread_numbers<Stored, Values>& numbers, float scale, float offset) const {
+    if constexpr (thread_numbers<Stored, Values>::kMapped) {
+      constexpr int kPairs = thread_numbers<Stored, Values>::kPairs;
 #pragma unroll
-    for (int at = 0; at < Values / 2; at += 4) {
-      const int v = at / kPairs * 2 * kPairs + at % kPairs;
-      const float4 low = unit(v / 4);
-      const float4 high = unit((v + kPairs) / 4);
-      halves.set(at, mapped(low.x), mapped(high.x));
-      halves.set(at + 1, mapped(low.y), mapped(high.y));
-      halves.set(at + 2, mapped(low.z), mapped(high.z));
-      halves.set(at + 3, mapped(low.w), mapped(high.w));
-    }
-    if (!whole()) {
+      for (int at = 0; at < Values / 2; at += 4) {
+        const int v = at / kPairs * 2 * kPairs + at % kPairs;
+        float low[4];
+        float high[4];
+        widen_unit<Stored>(unit(v / 4), low);
+        widen_unit<Stored>(unit((v + kPairs) / 4), high);
 #pragma unroll
-      for (int v = 0; v < Values; v++)
-        if (!has(static_cast<unsigned>(v))) halves.drop(v);
+        for (int c = 0; c < 4; c++)
+          numbers.set(at + c, __fmaf_rn(low[c], scale, offset), __fmaf_rn(high[c], scale, offset));
+      }
+    } else {
+#pragma unroll
+      for (unsigned i = 0; i < kUnits; i++) {
+        const uint4 words = unit(i);
+        numbers.set(4 * i, words.x);
+        numbers.set(4 * i + 1, words.y);
+        numbers.set(4 * i + 2, words.z);
+        numbers.set(4 * i + 3, words.w);
+      }
+      if (row_.negated) numbers.negate();
     }
+    if (!whole()) numbers.keep_only(present());
   }
 
-  __device__ __forceinline__ bits marks_from(const thread_halves<Values>& halves, float from) const {
-    const __half2 threshold = __float2half2_rn(from);
-    bits marks = halves.marks_from(threshold, 0);
-    if constexpr (Values > 32) marks |= static_cast<bits>(halves.marks_from(threshold, 1)) << (Values / 2);
+  __device__ __forceinline__ bits marks_from(const thread_numbers<Stored, Values>& numbers, float from) const {
+    const auto threshold = numbers.twice(from);
+    bits marks = numbers.marks_from(threshold, 0);
+    if constexpr (Values > 32) marks |= static_cast<bits>(numbers.marks_from(threshold, 1)) << (Values / 2);
     return marks;
   }
   __device__ __forceinline__ row_marks<bits> marks_of(const key_border& border) const {
@@ -164,29 +210,39 @@ class row_share {
     });
     return {marks.sure & there, marks.fill & there};
   }
-  /// The least and the largest of the marked values; NaN is none of them.
-  __device__ __forceinline__ void range_of(bits marks, float& least, float& most) const {
-    least = INFINITY;
-    most = -INFINITY;
-    visit([&](unsigned v, float value) {
-      const bool marked = marks >> v & 1;
-      least = fminf(least, marked ? value : INFINITY);
-      most = fmaxf(most, marked ? value : -INFINITY);
+  /// Those that equal `value`.
+  __device__ __forceinline__ bits marks_equal(float value) const {
+    bits marks = 0;
+    visit([&](unsigned v, float other) {
+      if (other == value) marks |= bits{1} << v;
     });
+    return marks;
+  }
+  /// The first of the marked values in the order of reading. @pre marks != 0
+  __device__ __forceinline__ float first_of(bits marks) const {
+    int v;
+    if constexpr (sizeof(bits) == 8) {
+      v = __ffsll(static_cast<long long>(marks)) - 1;
+    } else {
+      v = __ffs(static_cast<int>(marks)) - 1;
+    }
+    return row_.value(first_ + static_cast<int>(units_.number(static_cast<unsigned>(v) / kUnit) * kUnit) +
+                      v % static_cast<int>(kUnit));
   }
   /// What an early stop needs to know of a thread's columns, of which `sure` are among the k best.
   __device__ __forceinline__ row_facts facts(bits sure) const {
     row_facts all;
-    const bits there = present();
-    visit([&](unsigned v, float value) {
-      const bool is_sure = sure >> v & 1;
-      if (!whole() && !(there >> v & 1)) return;
+    visit_all([&](unsigned v, float value) {
       all.least = fminf(all.least, value);
       all.most = fmaxf(all.most, value);
-      all.kth = fminf(all.kth, is_sure ? value : INFINITY);
-      all.next = fmaxf(all.next, is_sure ? -INFINITY : value);
+      if (sure >> v & 1) {
+        all.kth = fminf(all.kth, value);
+      } else {
+        all.next = fmaxf(all.next, value);
+      }
       all.odd = __fmaf_rn(value, 0.0f, all.odd);
     });
+    if (!whole()) all.odd = odd();
     return all;
   }
   /// Calls f(v, value) for all of a thread's columns: NaN, which reaches nothing and is no extreme, where none is.
@@ -206,59 +262,55 @@ class row_share {
   /// Those >= from are sure, those in [fill_from, from) fill up. @pre all columns hold finite numbers.
   __device__ __forceinline__ row_marks<bits> marks_between(float fill_from, float from) const {
     row_marks<bits> marks;
-    visit([&](unsigned v, float value) {
-      if (value >= from) marks.sure |= bits{1} << v;
-      if (value >= fill_from) marks.fill |= bits{1} << v;
-    });
     const bits there = present();
-    return {marks.sure & there, marks.fill & ~marks.sure & there};
+    visit([&](unsigned v, float value) { marks.sure |= value >= from ? bits{1} << v : bits{0}; });
+    marks.sure &= there;
+    if (fill_from == from) return marks;
+    visit([&](unsigned v, float value) { marks.fill |= value >= fill_from ? bits{1} << v : bits{0}; });
+    marks.fill &= ~marks.sure & there;
+    return marks;
   }
   /// The columns that are there.
   __device__ __forceinline__ bits present() const {
     const auto below = [](int column) { return column >= Values ? kEvery : (bits{1} << max(column, 0)) - 1; };
-    return turned(below(row_.count - first_) & ~below(-first_), turn_ == 0 ? 0 : kUnits - turn_);
+    return turned(below(row_.count - first_) & ~below(-first_), units_.turn() == 0 ? 0 : kUnits - units_.turn());
   }
   /// Bit i then stands for column first_column() + i.
-  __device__ __forceinline__ bits ascending(bits marks) const { return turned(marks, turn_); }
+  __device__ __forceinline__ bits ascending(bits marks) const { return turned(marks, units_.turn()); }
 
  private:
   static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
     if constexpr (Values == 32) {
-      return __funnelshift_l(marks, marks, 4 * units);
+      return __funnelshift_l(marks, marks, kUnit * units);
     } else {
       if (units == 0) return marks;
-      return (marks << (4 * units) | marks >> (Values - 4 * units)) & kEvery;
+      return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
     }
   }
   __device__ __forceinline__ bool whole() const { return first_ >= 0 && first_ + Values <= row_.count; }
   __device__ __forceinline__ bool has(unsigned v) const {
-    const unsigned column = static_cast<unsigned>(first_) + unit_at(v / 4) * 4 + v % 4;
+    const unsigned column = static_cast<unsigned>(first_) + units_.number(v / kUnit) * kUnit + v % kUnit;
     return column < static_cast<unsigned>(row_.count);
   }
-  __device__ __forceinline__ float4 unit(unsigned i) const {
+  __device__ __forceinline__ uint4 unit(unsigned i) const {
     constexpr int kSize = static_cast<int>(sizeof(Stored));
-    return four_values<Stored>(row_.bytes + first_ * kSize + static_cast<int>(unit_at(i)) * (4 * kSize));
-  }
-  /// Which of a thread's units, in the order of columns, it reads as its i-th.
-  __device__ __forceinline__ unsigned unit_at(unsigned i) const {
-    const unsigned at = i + turn_;
-    if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
-    return at < kUnits ? at : at - kUnits;
+    return *reinterpret_cast<const uint4*>(row_.bytes + first_ * kSize + units_.bytes(i));
   }
   template <class F>
   __device__ __forceinline__ void visit(F f) const {
+    const std::uint32_t sign = row_.negated ? 0x80000000u : 0u;
 #pragma unroll
     for (unsigned i = 0; i < kUnits; i++) {
-      const float4 four = unit(i);
-      const float values[4] = {four.x, four.y, four.z, four.w};
+      float values[kUnit];
+      widen_unit<Stored>(unit(i), values);
 #pragma unroll
-      for (unsigned c = 0; c < 4; c++) f(4 * i + c, row_.negated ? -values[c] : values[c]);
+      for (unsigned c = 0; c < kUnit; c++) f(kUnit * i + c, __uint_as_float(__float_as_uint(values[c]) ^ sign));
     }
   }
 
   const staged_row<Stored>& row_;
+  const places& units_;
   int first_;
-  unsigned turn_;
 };
 
 __device__ __forceinline__ int count_marks(std::uint32_t marks) { return __popc(marks); }
@@ -269,17 +321,9 @@ __device__ __forceinline__ int count_marks(std::uint64_t marks) { return __popcl
 template <class Stored, int Values>
 __device__ __noinline__ row_marks<typename row_share<Stored, Values>::bits> marks_by_key(staged_row<Stored> row,
                                                                                          int rank, key_border border) {
-  return row_share<Stored, Values>(row, rank).marks_of(border);
+  const unit_places<Stored, Values> units(rank);
+  return row_share<Stored, Values>(row, rank, units).marks_of(border);
 }
-/// The least and the largest of a thread's marked values.
-template <class Stored, int Values>
-__device__ __noinline__ float2 range_of_marked(staged_row<Stored> row, int rank,
-                                               typename row_share<Stored, Values>::bits marks) {
-  float2 range;
-  row_share<Stored, Values>(row, rank).range_of(marks, range.x, range.y);
-  return range;
-}
-
 /// The first `quota` of the marked columns; marks are ascending.
 template <class Bits>
 __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
@@ -295,18 +339,14 @@ __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
 /// Of the sets that threads marked, in ascending columns: the first k that are sure, then the first that fill up.
 /// @param place where the thread's first one goes among the row's. All that run in step call it.
 template <class Group, class Bits>
-__device__ __forceinline__ Bits choose(Group& group, row_marks<Bits> marks, int k, int& place) {
-  int sure = 0;
-  const int sure_before = group.before(count_marks(marks.sure), sure);
-  place = sure_before;
-  if (group.all(sure == k)) return marks.sure;
-  marks.sure = keep_first(marks.sure, k - sure_before);
-  int fill = 0;
-  const int fill_before = group.before(count_marks(marks.fill), fill);
-  const int missing = max(k - sure, 0);
-  marks.fill = keep_first(marks.fill, missing - fill_before);
+__device__ __forceinline__ Bits choose(Group& group, Bits sure, Bits fill, int k, int& place) {
+  int all_sure = 0;
+  const int sure_before = group.before(count_marks(sure), all_sure);
+  int all_fill = 0;
+  const int fill_before = group.before(count_marks(fill), all_fill);
+  const int missing = max(k - all_sure, 0);
   place = min(sure_before, k) + min(fill_before, missing);
-  return marks.sure | marks.fill;
+  return keep_first(sure, k - sure_before) | keep_first(fill, missing - fill_before);
 }
 
 constexpr int kKeyGuesses = 8;  // passes that interpolate between values; later ones halve brackets of keys
@@ -433,22 +473,24 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
           kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach, early_stop_of(request.options)};
 }
 
-constexpr float kLearning = 0.25f;  // weight of the last row
+constexpr float kLearning = 0.25f;        // weight of the last row
+constexpr float kLearningSlope = 0.125f;  // the same, of how close values lie
+constexpr float kSteepest = 3.0f;         // change that one row may tell
 constexpr float kFarthest =
     1e20f;  // of a map's offset: finite, too, when the bracket's map makes it 2^28 times as large
 
 /// What a group has learned from its rows so far.
 struct row_shape {
   float border;         // in standard deviations from the mean
-  float scale = 1.0f;   // of the last map
+  float slope = 1.0f;   // how close the values around it lie, over how close those of normal data do
+  float scale = 1.0f;   // how many values a unit around it has
   float at = 0.0f;      // where borders are
-  bool steady = false;  // the last row's was there too: the next row's shape need not be looked at
+  bool steady = false;  // the last rows' were there too, those of all groups in step: the next rows' shape is not looked at
 };
 
-constexpr int kCountedSteps = 12;     // of Algorithm 2: more of them cost more than the exact border does
-constexpr float kCountedEps = 1e-7f;  // of Algorithm 1: less, and rows of ties take a step for each bit of a number
+constexpr int kCountedSteps = 3;  // of Algorithm 2: more of them cost more than the exact border does
 
-/// An early stop by counting its midpoints. All that run in step call it.
+/// Algorithm 2 by counting its midpoints. All that run in step call it.
 /// @param settled whether the marks are right: a row that holds NaN or an infinity takes the exact path.
 template <int Values, class Stored, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> count_midpoints(
@@ -479,47 +521,31 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> c
   upper = group.largest(upper);
   const bool takes_all = row.count <= plan.k;
   settled = isfinite(group.sum(odd)) || takes_all;
-  const float width = __fmul_rn(plan.stop.eps, fabsf(upper));
-  bool open = settled && !takes_all;
 #pragma unroll 1
-  for (int step = 0;; step++) {
+  for (int step = 0; step < plan.stop.max_iter; step++) {
     const float middle = midpoint(lower, upper);
-    open = open && (plan.stop.by_count ? step < plan.stop.max_iter
-                                       : __fsub_rn(upper, lower) > width && lower < middle && middle < upper);
-    if (group.all(!open)) break;
-    std::uint32_t count = 0;
-    each([&](unsigned, float value) { count += value >= middle ? 1u : 0u; });
-    const auto reached = static_cast<int>(group.sum(count));
-    if (open && plan.stop.by_eps && reached == plan.k) {
-      lower = upper = middle;
-      open = false;
-    } else if (open) {
-      (reached < plan.k ? upper : lower) = middle;
-    }
+    float count = 0.0f;
+    each([&](unsigned, float value) { count += value >= middle ? 1.0f : 0.0f; });
+    (group.sum_count(count) < static_cast<float>(plan.k) ? upper : lower) = middle;
   }
   row_marks<bits> marks;
-  const float from = plan.stop.by_count ? lower : upper;
-  each([&](unsigned v, float value) { marks.sure |= value >= from ? bits{1} << v : bits{0}; });
-  if (!group.all(from == lower))
-    each([&](unsigned v, float value) { marks.fill |= value >= lower ? bits{1} << v : bits{0}; });
-  marks.fill &= ~marks.sure;
-  if (takes_all) marks = {share.present(), 0};
+  each([&](unsigned v, float value) { marks.sure |= value >= lower ? bits{1} << v : bits{0}; });
+  if (takes_all) marks.sure = share.present();
   return marks;
 }
 
-/// Marks the k best of a row, if fp16 numbers settle it. All that run in step call it. Plain: no early stop is asked.
-/// @param settled whether the marks are right; a row of no more than k columns always is.
+/// Marks the k best of a row, if 16-bit numbers settle it. All that run in step call it.
+/// @tparam Plain no early stop is asked, and k is below the count. @param settled whether the marks are right; a row of
+/// no more than k columns always is. @param learns whether to learn how close values lie, which changes slowly.
 template <int Values, bool Plain, class Stored, class Group>
-__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_halves(
+__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_row(
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
-    row_shape& shape, bool& settled) {
-  if (!Plain &&
-      (plan.stop.by_count ? plan.stop.max_iter <= kCountedSteps : plan.stop.by_eps && plan.stop.eps >= kCountedEps))
+    row_shape& shape, bool learns, bool& settled) {
+  using kind = thread_numbers<Stored, Values>;
+  if (!Plain && plan.stop.by_count && plan.stop.max_iter <= kCountedSteps)
     return count_midpoints<Values>(group, plan, row, share, settled);
-  const bool takes_all = row.count <= plan.k;
-  bool steady = Group::kHasRoom && group.all(shape.steady);
-  thread_halves<Values> halves;
-  float at = shape.at;
+  const bool takes_all = !Plain && row.count <= plan.k;
+  kind numbers;
   const auto look = [&] {
     float mean = 0.0f;
     float variance = 0.0f;
@@ -528,58 +554,67 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
       constexpr float kLeast = 9.5e-7f;          // of the mean's square: rounding leaves less of a constant row
       variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
       const float each = rsqrtf(variance);
-      shape.scale = plan.density * each;
-      at = __fmaf_rn(shape.border, variance * each, row.negated ? -mean : mean);
+      shape.scale = plan.density * shape.slope * each;
+      shape.at = __fmaf_rn(shape.border, variance * each, row.negated ? -mean : mean);
     }
   };
-  const auto map_and_count = [&] {
-    share.map(halves, row.negated ? -shape.scale : shape.scale, -at * shape.scale);
-    return group.sum(halves.count_from(__float2half2_rn(0.0f))) - static_cast<float>(plan.k);
-  };
-  if (!steady) look();
-  float beyond = map_and_count();
-  if constexpr (Group::kHasRoom) {
-    if (steady && !group.all(takes_all || fabsf(beyond) <= plan.reach)) {
-      steady = false;
-      look();
-      beyond = map_and_count();
+  float at = 0.0f;      // where the search begins, as a number
+  float offset = 0.0f;  // of fp32 numbers
+  float beyond = 0.0f;
+  if constexpr (!kind::kMapped) share.read(numbers, 1.0f, 0.0f);
+  bool steady = shape.steady;
+#pragma unroll 1
+  for (;;) {
+    if (!steady) look();
+    if constexpr (kind::kMapped) {
+      offset = -shape.at * shape.scale;
+      share.read(numbers, row.negated ? -shape.scale : shape.scale, offset);
+    } else {
+      at = kind::rounded(shape.at);
     }
+    beyond = group.sum_count(numbers.count_from(at)) - static_cast<float>(plan.k);
+    if (!steady || group.all(takes_all || fabsf(beyond) <= plan.reach)) break;
+    steady = false;
   }
-  const float offset = -at * shape.scale;
   const auto zoom = [&](float center, float factor) {
     const float sharper = shape.scale * factor;
-    share.map(halves, row.negated ? -sharper : sharper, (offset - center) * factor);
+    if constexpr (kind::kMapped) share.read(numbers, row.negated ? -sharper : sharper, (offset - center) * factor);
   };
   const bool usable = !takes_all && fabsf(offset) < kFarthest;  // else numbers might become NaN
-  const half_border border = find_border(group, halves, plan.k, plan.reach, beyond, usable, zoom);
+  const float each = near_reciprocal(shape.scale);              // from one value to the next
+  const float step = kind::kMapped ? 1.0f : fmaxf(each, kind::grid_at(at));
+  const number_border border = find_border(group, numbers, plan.k, at, beyond, step, plan.reach, usable, zoom);
   settled = takes_all || border.found;
+  const float moved = (border.plain - at) * (kind::kMapped ? 1.0f : shape.scale);  // in values
+  shape.steady = group.all(takes_all || (border.found && fabsf(moved) < 0.5f * plan.reach));
   if (border.found) {
     if (!steady) {
-      const float moved = fminf(plan.density, fmaxf(-plan.density, border.moved));
-      shape.border = __fmaf_rn(kLearning * moved, near_reciprocal(plan.density), shape.border);
+      const float most = plan.density * shape.slope;
+      shape.border = __fmaf_rn(kLearning * fminf(most, fmaxf(-most, moved)), near_reciprocal(most), shape.border);
     }
-    const float found_at = __fmaf_rn(border.moved, near_reciprocal(shape.scale), at);
-    if constexpr (Group::kHasRoom) {
-      const float off = found_at - shape.at;
-      shape.steady = fabsf(off) * shape.scale < 0.5f * plan.reach;
-      shape.at = shape.steady ? __fmaf_rn(kLearning, off, shape.at) : found_at;
-    } else {
-      shape.at = found_at;
+    shape.at = __fmaf_rn(steady ? kLearning : 1.0f, moved * each, shape.at);
+    if (learns && !border.tied) {
+      const float steeper = (fabsf(beyond) + 1.0f) * near_reciprocal(fabsf(moved) + 1.0f);
+      const float change = __fmaf_rn(kLearningSlope, fminf(kSteepest, steeper) - 1.0f, 1.0f);
+      shape.slope *= change;
+      shape.scale *= change;
     }
-  } else if (!takes_all) {
-    shape.steady = false;
   }
 
   row_marks<typename row_share<Stored, Values>::bits> marks;
-  if (border.found) marks.sure = share.marks_from(halves, border.tied ? border.above : border.from);
+  if (border.found) marks.sure = share.marks_from(numbers, border.tied ? border.above : border.from);
   if (takes_all) marks.sure = share.present();
+  marks.chosen = takes_all || (border.found && !border.tied);
   float tie = 0.0f;
-  if (!group.all(!border.tied)) {  // are those that fp16 cannot tell apart equal?
-    if (border.tied) marks.fill = share.marks_from(halves, border.from) & ~marks.sure;
-    const float2 range = range_of_marked<Stored, Values>(row, group.rank(), marks.fill);
-    tie = group.largest(range.y);
-    const bool equal = -group.largest(-range.x) == tie;
-    if (border.tied) settled = equal;
+  if (!group.all(!border.tied)) {
+    if (border.tied) marks.fill = share.marks_from(numbers, border.from) & ~marks.sure;
+    if constexpr (kind::kMapped) {  // are those that fp16 cannot tell apart equal?
+      tie = group.largest(marks.fill ? share.first_of(marks.fill) : -INFINITY);
+      const bool equal = group.largest((marks.fill & ~share.marks_equal(tie)) != 0 ? 1.0f : 0.0f) == 0.0f;
+      if (border.tied) settled = equal;
+    } else {
+      tie = border.from;
+    }
   }
   if constexpr (Plain) return marks;
   if (!plan.stop.asked()) return marks;

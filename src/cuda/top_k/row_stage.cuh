@@ -42,12 +42,7 @@ struct row_stage {
 
   /// Starts copying rows [first, first + rows); one thread calls it. @pre mode is not by_threads.
   __device__ __forceinline__ void fetch(std::int64_t first, int rows, unsigned char* to, std::uint64_t* barrier) const {
-    const unsigned char* from = data + first * stride_bytes;
-    if (mode == stage_mode::packed) {
-      const auto bytes = static_cast<std::uint32_t>(rows * row_bytes);
-      barrier_expect(barrier, bytes);
-      return bulk_copy(to, from, bytes, barrier);
-    }
+    if (mode == stage_mode::packed) return fetch_packed(first, rows, to, barrier);
     std::uint32_t all = 0;
     for (int r = 0; r < rows; r++) all += fetched_bytes(first + r);
     barrier_expect(barrier, all);
@@ -55,6 +50,13 @@ struct row_stage {
       const std::uint32_t bytes = fetched_bytes(first + r);
       if (bytes > 0) bulk_copy(to + r * pitch_bytes, units_of(first + r), bytes, barrier);
     }
+  }
+  /// @pre mode is packed.
+  __device__ __forceinline__ void fetch_packed(std::int64_t first, int rows, unsigned char* to,
+                                               std::uint64_t* barrier) const {
+    const auto bytes = static_cast<std::uint32_t>(rows * row_bytes);
+    barrier_expect(barrier, bytes);
+    bulk_copy(to, data + first * row_bytes, bytes, barrier);
   }
   /// Copies by threads what the copy engine must not: ragged rows, and rows whose units leave the matrix.
   /// @returns whether there was anything: then the threads must meet before they read.

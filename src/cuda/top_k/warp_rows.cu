@@ -1,9 +1,9 @@
-// Row-wise top k of short rows (cols <= 1024): 8, 16 or 32 lanes of a warp a row.
+// Row-wise top k of short rows (cols <= 1536): 4, 8, 16 or 32 lanes of a warp a row.
 //
 // Why it is fast: a warp's next rows are on their way into shared memory while it searches the ones before, so that
 // memory never waits for the search; a row is then searched in the registers of its lanes as fp16 numbers, two a
 // register, and no more than a few counts are needed.
-// Steps, for 1, 2 or 4 rows at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows
+// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows
 // that fp16 numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the lanes,
 // and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
@@ -26,7 +26,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kStages = 2;          // rows that are searched, and rows that arrive
-constexpr int kBlocksEach = 6;      // of a multiprocessor: registers for the search of the widest rows
 constexpr int kBarrierBytes = 128;  // kWarps x kStages barriers, and the alignment of what follows
 
 struct warp_args {
@@ -40,14 +39,22 @@ struct warp_args {
 
 /// What else there is costs instructions that count here, so that the common requests have kernels of their own.
 enum class row_kind : std::uint8_t {
-  plain,  // whole rows, exact, by ascending column, no mask
-  early,  // the same, with an early stop
+  packed,  // exact, k < cols, by ascending column, no mask; whole rows behind each other, at multiples of 16 bytes
+  plain,   // the same, of rows that begin anywhere
+  early,   // the same with an early stop, and any k
   any
 };
 
+/// Blocks of a multiprocessor: as many as have registers, and their rows room.
+template <int Values, int Lanes>
+constexpr int kBlocksEach = Values * Lanes > 1024 ? 4 : 6;
+
 template <class Stored, int Values, int Lanes, row_kind Kind>
-__global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const __grid_constant__ warp_args args) {
+__global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes>))
+    warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
+  constexpr bool kPacked = Kind == row_kind::packed;
+  constexpr bool kPlain = Kind <= row_kind::plain;
   constexpr bool kSimple = Kind != row_kind::any;
   const core::top_k_request& request = args.request;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -60,12 +67,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
   unsigned char* staged = memory + kStages * args.stage_bytes + group_index * args.staged_bytes;
   const std::int64_t rows = request.matrix.rows;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps * kGroups;
-  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) * kWarps + warp) * kGroups;
+  const std::int64_t block_begin = static_cast<std::int64_t>(blockIdx.x) * kWarps * kGroups;
+  const std::int64_t begin = block_begin + warp * kGroups;
   const auto fetch = [&](std::int64_t first, int stage) {
-    if (first < rows)
-      args.stage.fetch(first, static_cast<int>(min(rows - first, std::int64_t{kGroups})),
-                       memory + stage * args.stage_bytes, barriers + stage);
+    if (first >= rows) return;
+    const auto there = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
+    unsigned char* to = memory + stage * args.stage_bytes;
+    if constexpr (kPacked) {
+      args.stage.fetch_packed(first, there, to, barriers + stage);
+    } else {
+      args.stage.fetch(first, there, to, barriers + stage);
+    }
   };
+  const bool packed = kPacked || args.stage.mode == stage_mode::packed;
   const bool fetches = kSimple || args.stage.mode != stage_mode::by_threads;
   output_plan output = args.output;
   if constexpr (kSimple) {
@@ -80,17 +94,20 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
     }
     __syncwarp();
   }
+  const unit_places<Stored, Values> units(group.rank());
   row_shape shape{.border = args.search.deviations};
   int turn = 0;
-  for (std::int64_t first = begin; first < rows; first += step, turn++) {
+  // The block's warps take turns together: a loop whose end the compiler knows to be the same for a warp's lanes.
+  for (std::int64_t block_first = block_begin; block_first < rows; block_first += step, turn++) {
+    const std::int64_t first = block_first + warp * kGroups;
     const int stage = turn % kStages;
     unsigned char* rows_bytes = memory + stage * args.stage_bytes;
     const bool there = first + group_index < rows;
     const std::int64_t index = there ? first + group_index : -1;
-    row_span span{0, there ? request.matrix.cols : 0};
+    row_span span{0, kPlain || there ? request.matrix.cols : 0};  // plain: what is not there is searched, not written
     if (!kSimple && there) span = span_of(request, index);
-    if (fetches) barrier_wait(barriers + stage, turn / kStages & 1);
-    if (args.stage.mode != stage_mode::packed) {
+    if (fetches && first < rows) barrier_wait(barriers + stage, turn / kStages & 1);
+    if (!packed) {
       bool copied = false;
       for (int g = 0; g < kGroups; g++) {
         if (first + g < rows)
@@ -98,29 +115,34 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) warp_rows_kernel(const 
       }
       if (copied) __syncwarp();
     }
-    const int lead_bytes = args.stage.lead_bytes(first + group_index);
+    const int lead_bytes = packed ? 0 : args.stage.lead_bytes(first + group_index);
     const staged_row<Stored> row{rows_bytes + group_index * args.stage.pitch_bytes + lead_bytes,
                                  static_cast<int>(span.count), request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
-    const row_share<Stored, Values> share(row, group.rank());
+    const row_share<Stored, Values> share(row, group.rank(), units);
     bool settled = false;
-    auto marks = search_halves<Values, Kind == row_kind::plain>(group, args.search, row, share, shape, settled);
-    while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
-      const int leader = __ffs(static_cast<int>(open)) - 1;
-      staged_row<Stored> other = row;
-      other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
-                     static_cast<int>(row.bytes - rows_bytes);
-      other.count = __shfl_sync(kFullWarp, row.count, leader);
-      const key_border border =
-          find_border_by_keys(lane_group<kWarp>(), other, args.search.k, args.search.deviations, args.search.stop);
-      if (group_index == leader / Lanes) {
-        marks = marks_by_key<Stored, Values>(row, group.rank(), border);
-        settled = true;
-      }
-    }
-    marks = {share.ascending(marks.sure), share.ascending(marks.fill)};
+    auto marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
+    const int best = kPlain ? args.search.k : min(args.search.k, row.count);
+    auto chosen = share.ascending(marks.sure);
     int place = 0;
-    const auto chosen = choose(group, marks, min(args.search.k, row.count), place);
+    if (group.all(marks.chosen)) {  // most rows
+      place = group.before(count_marks(chosen));
+    } else {
+      while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
+        const int leader = __ffs(static_cast<int>(open)) - 1;
+        staged_row<Stored> other = row;
+        other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
+                       static_cast<int>(row.bytes - rows_bytes);
+        other.count = __shfl_sync(kFullWarp, row.count, leader);
+        const key_border border =
+            find_border_by_keys(lane_group<kWarp>(), other, args.search.k, args.search.deviations, args.search.stop);
+        if (group_index == leader / Lanes) {
+          marks = marks_by_key<Stored, Values>(row, group.rank(), border);
+          settled = true;
+        }
+      }
+      chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
+    }
     write_row(group, output, row, share, chosen, place, index, span.begin, staged);
     __syncwarp();
     if (fetches && lane == 0) fetch(first + kStages * step, stage);
@@ -134,7 +156,7 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
   args.staged_bytes = static_cast<std::int32_t>(staged_bytes(args.output));
   const std::int64_t rows = args.request.matrix.rows;
   const std::int64_t blocks = (rows + kWarps * kGroups - 1) / (kWarps * kGroups);
-  const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach;
+  const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach<Values, Lanes>;
   const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(blocks, resident))),
                          .threads = kThreads,
                          .shared_bytes = kBarrierBytes + std::int64_t{kWarps} * (kStages * args.stage_bytes +
@@ -145,21 +167,33 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
 template <class Stored, row_kind Kind>
 void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
   const std::int64_t columns = args.stage.columns_held();
-  if (columns <= 64) return launch_shape_of<Stored, 8, 8, Kind>(stream, args, multiprocessors);
-  if (columns <= 128) return launch_shape_of<Stored, 16, 8, Kind>(stream, args, multiprocessors);
-  if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
-  if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
-  if constexpr (Kind != row_kind::any) {
-    if (columns <= 768) return launch_shape_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
+  constexpr bool kPlain = Kind <= row_kind::plain;
+  constexpr int kLanes = Kind == row_kind::any ? 8 : 4;  // more of them sort sooner
+  if (columns <= 64) return launch_shape_of<Stored, 64 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
+  if (columns <= 128) return launch_shape_of<Stored, 128 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
+  if constexpr (kPlain && sizeof(Stored) == 2) {  // half the registers: twice the values a lane
+    if (columns <= 256) return launch_shape_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+    if (columns <= 512) return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
+    if (columns <= 1024) return launch_shape_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
+  } else {
+    if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
+    if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
+    if constexpr (Kind != row_kind::any) {
+      if (columns <= 768) return launch_shape_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
+    }
+    if (columns <= 1024) return launch_shape_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
   }
-  launch_shape_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
 }
 
 template <class Stored>
 void launch_type(cudaStream_t stream, warp_args& args, int multiprocessors) {
   const bool simple = args.stage.mode != stage_mode::by_threads && args.output.sort_size == 0 && !args.output.out.mask;
   if (!simple) return launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);
-  if (args.search.stop.asked()) return launch_columns<Stored, row_kind::early>(stream, args, multiprocessors);
+  if (args.search.stop.asked() || args.search.k >= args.request.matrix.cols)
+    return launch_columns<Stored, row_kind::early>(stream, args, multiprocessors);
+  if (args.stage.mode == stage_mode::packed)
+    return launch_columns<Stored, row_kind::packed>(stream, args, multiprocessors);
   launch_columns<Stored, row_kind::plain>(stream, args, multiprocessors);
 }
 
