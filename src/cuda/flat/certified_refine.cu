@@ -109,6 +109,7 @@ class candidate_keys {
   /// A number that min(k, all) to k and some more keys reach.
   __device__ std::uint64_t cut(std::uint32_t k) {
     if (shared_.there <= k) return 1;
+    if (k == 1) return best();
     if (!cached())
       return block_cut_radix<kThreads>([&](auto f) { visit([&](std::uint64_t& key) { f(key); }); }, k, shared_.select);
     int phase = 0;
@@ -138,6 +139,21 @@ class candidate_keys {
   }
 
  private:
+  /// The largest key. Uses up shared_.smallest.
+  __device__ std::uint64_t best() {
+    std::uint32_t position = 0;  // of the largest keys, as its low word has it
+    visit([&](std::uint64_t& key) {
+      if (core::key_of(key) == shared_.largest) position = max(position, static_cast<std::uint32_t>(key));
+    });
+    position = __reduce_max_sync(kFullWarp, position);
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.smallest = 0;
+    __syncthreads();
+    if (threadIdx.x % kWarp == 0) atomicMax(&shared_.smallest, position);
+    __syncthreads();
+    return static_cast<std::uint64_t>(shared_.largest) << 32 | shared_.smallest;
+  }
+
   static constexpr int kSegmentsInFlight = 8;
 
   __device__ bool cached() const { return shared_.stored <= static_cast<std::uint32_t>(args_.room); }

@@ -1,13 +1,13 @@
 // Row-wise top k of rows of up to 32,768 columns: a block a row.
 //
 // Why it is fast: several blocks share a multiprocessor, so that the copy engine fills the buffers of some while others
-// search; a row is searched in registers as fp16 numbers, two a register, and a few counts are enough.
+// search; a row is searched in registers as 16-bit numbers, two a register, and a few counts are enough.
 // Steps of a block, a row at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows
-// that fp16 numbers do not settle are searched by their keys in shared memory. Ragged rows are copied by the threads.
+// that 16-bit numbers do not settle are searched by their keys in shared memory. Ragged rows are copied by the threads.
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 // History, 65,536 x 8192, k 64: staged, every row searched with care 0.74 ms -> a plain loop for most rows 0.57 -> no
 // look at the shape of rows like those before 0.54 to 0.57. 4096 columns: 128 threads 0.40 -> 64 threads, 64 values
-// each 0.29.
+// each 0.29; lognormal 0.55 -> how close values lie is learned 0.41; bf16 0.67 -> its own values as numbers 0.25.
 #include <algorithm>
 
 #include "core/plan.hpp"
@@ -32,7 +32,8 @@ struct block_args {
   std::int32_t stage_bytes;
 };
 
-template <class Stored, int Values, int Threads, int Blocks>
+/// Plain: exact, k below the columns of every row. What else there is costs registers.
+template <class Stored, int Values, int Threads, int Blocks, bool Plain>
 __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __grid_constant__ block_args args) {
   using group_type = block_group<Threads>;
   static_assert(sizeof(typename group_type::memory) + 16 <= kStartBytes);
@@ -62,7 +63,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
     const row_share<Stored, Values> share(row, group.rank(), units);
     bool settled = false;
-    auto marks = search_row<Values, false>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
+    auto marks =
+        search_row<Values, Plain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
     if (!settled) {
       marks = share.marks_of(find_border_by_keys(group, row, args.search.k, args.search.deviations, args.search.stop));
       group.sync();
@@ -86,9 +88,9 @@ std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t co
          staged_bytes(output_plan_of(request));
 }
 
-template <class Stored, int Values, int Threads, int Blocks>
+template <class Stored, int Values, int Threads, int Blocks, bool Plain>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  constexpr auto kernel = block_rows_kernel<Stored, Values, Threads, Blocks>;
+  constexpr auto kernel = block_rows_kernel<Stored, Values, Threads, Blocks, Plain>;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, Values * Threads));
   const std::int64_t shared_bytes = shared_bytes_of(args.request, Values * Threads);
   const char* what = "launching the row-wise top k";
@@ -101,17 +103,28 @@ void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors)
 }
 
 // Values a thread, threads, blocks a multiprocessor: as many values as registers take, so that few warps must meet.
+template <class Stored, bool Plain>
+void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) {
+  const std::int64_t columns = args.stage.columns_held();
+  if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12, Plain>(stream, args, multiprocessors);
+  if constexpr (Plain)
+    if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12, true>(stream, args, multiprocessors);
+  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10, Plain>(stream, args, multiprocessors);
+  if constexpr (Plain)
+    if (columns <= 6144) return launch_shape_of<Stored, 48, 128, 6, true>(stream, args, multiprocessors);
+  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5, Plain>(stream, args, multiprocessors);
+  if constexpr (Plain)
+    if (columns <= 12288) return launch_shape_of<Stored, 48, 256, 3, true>(stream, args, multiprocessors);
+  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3, Plain>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 64, 512, 1, Plain>(stream, args, multiprocessors);
+}
+
 template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
-  const std::int64_t columns = args.stage.columns_held();
-  if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12>(stream, args, multiprocessors);
-  if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12>(stream, args, multiprocessors);
-  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10>(stream, args, multiprocessors);
-  if (columns <= 6144) return launch_shape_of<Stored, 48, 128, 6>(stream, args, multiprocessors);
-  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
-  if (columns <= 12288) return launch_shape_of<Stored, 48, 256, 3>(stream, args, multiprocessors);
-  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3>(stream, args, multiprocessors);
-  launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);
+  const bool plain = !args.search.stop.asked() && args.search.k < args.request.matrix.cols &&
+                     args.stage.mode != stage_mode::by_threads;
+  if (plain) return launch_columns<Stored, true>(stream, args, multiprocessors);
+  launch_columns<Stored, false>(stream, args, multiprocessors);
 }
 
 }  // namespace

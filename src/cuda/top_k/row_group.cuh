@@ -15,6 +15,7 @@ template <int Lanes>
 class lane_group {
  public:
   static constexpr int kThreads = Lanes;
+  static constexpr bool kHasRoom = true;  // in registers, for a look at rows unlike those before, or at their ties
 
   __device__ __forceinline__ int rank() const { return static_cast<int>(threadIdx.x) % Lanes; }
   __device__ __forceinline__ void sync() const { __syncwarp(); }
@@ -58,10 +59,11 @@ class lane_group {
   __device__ __forceinline__ int up_to(int sum) const {
 #pragma unroll
     for (int o = 1; o < Lanes; o <<= 1) {  // the shuffle itself says which lanes have another to their left
-      asm volatile("{ .reg .b32 left; .reg .pred there; shfl.sync.up.b32 left|there, %0, %1, %2, 0xffffffff;"
-                   " @there add.s32 %0, %0, left; }"
-                   : "+r"(sum)
-                   : "r"(o), "n"((kWarp - Lanes) << 8));
+      asm volatile(
+          "{ .reg .b32 left; .reg .pred there; shfl.sync.up.b32 left|there, %0, %1, %2, 0xffffffff;"
+          " @there add.s32 %0, %0, left; }"
+          : "+r"(sum)
+          : "r"(o), "n"((kWarp - Lanes) << 8));
     }
     return sum;
   }
@@ -72,6 +74,7 @@ template <int Threads>
 class block_group {
  public:
   static constexpr int kThreads = Threads;
+  static constexpr bool kHasRoom = false;  // what it saves few rows, spills cost all
   static constexpr int kWarps = Threads / kWarp;
   struct memory {
     std::uint32_t words[2][kWarps];

@@ -1,9 +1,9 @@
-// The values of a row as 16-bit numbers in the registers of a group, two a register, and the search for its border among
-// them.
+// The values of a row as 16-bit numbers in the registers of a group, two a register, and the search for its border
+// among them.
 //
-// fp16 and bf16 values are themselves the numbers. An fp32 value x becomes u = fp16(x * scale + offset), so that near the
-// expected border one unit of u is about one value. The map keeps the order, so that a threshold of u that exactly k
-// numbers reach proves the k best, whatever was rounded. A compare and an add serve two values. If no threshold has
+// fp16 and bf16 values are themselves the numbers. An fp32 value x becomes u = fp16(x * scale + offset), so that near
+// the expected border one unit of u is about one value. The map keeps the order, so that a threshold of u that exactly
+// k numbers reach proves the k best, whatever was rounded. A compare and an add serve two values. If no threshold has
 // exactly k, the border is one number: of fp16 and bf16 values equal ones; of fp32 values whoever called looks at those
 // that became it.
 #pragma once
@@ -27,8 +27,8 @@ constexpr int kStalls = 3;         // counts that leave a bracket as full as it 
 constexpr float kManyTied = 8.0f;  // beyond k: so many are hardly ones that only the first map makes equal
 constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
 constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
-constexpr float kReach = 8.0f;     // times the square root of k, and as much more: further off the border hardly ever is
-constexpr float kBoldest = 0.9f;   // interpolation keeps away from the ends of its bracket
+constexpr float kReach = 8.0f;    // times the square root of k, and as much more: further off the border hardly ever is
+constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of its bracket
 constexpr std::uint32_t kNumberNan = 0x7FFF;
 
 /// `Values` of a thread: 8, 16, 24, 32, 48 or 64.
@@ -52,6 +52,17 @@ struct thread_numbers {
   }
   /// The number that `value` is rounded to.
   static __device__ __forceinline__ float rounded(float value) { return __low2float(twice(value)); }
+  /// The number after `value`, which is one and not NaN.
+  static __device__ __forceinline__ float next_above(float value) {
+    std::uint32_t word;
+    const pair two = twice(value);
+    memcpy(&word, &two, sizeof word);
+    word &= 0xFFFFu;
+    word = word == 0 || word == 0x8000u ? 1u : word & 0x8000u ? word - 1 : word + 1;
+    pair next;
+    memcpy(&next, &word, sizeof next);
+    return __low2float(next);
+  }
   /// A step from one number to the next, and more, where `value` is.
   static __device__ __forceinline__ float grid_at(float value) { return fabsf(value) * (kWide ? 0x1p-7f : 0x1p-10f); }
 
@@ -150,16 +161,18 @@ __device__ __forceinline__ float near_reciprocal(float value) {
 struct number_bracket {
   float low = -INFINITY;
   float high = INFINITY;
-  float over = 0.0f;
-  float under = 0.0f;
+  float over = -INFINITY;  // an end that is not known
+  float under = INFINITY;
 
   __device__ __forceinline__ float width() const { return high - low; }
   __device__ __forceinline__ bool has_ends() const { return width() < INFINITY; }
+  /// How many numbers lie between the ends; -inf as long as one is not known.
+  __device__ __forceinline__ float held() const { return over - under; }
   __device__ __forceinline__ float inside() const {  // over >= 1 and under <= -1 keep it inside
-    return __fmaf_rn(width(), (over + 0.5f) * near_reciprocal(over - under + 1.0f), low);
+    return __fmaf_rn(width(), (over + 0.5f) * near_reciprocal(held() + 1.0f), low);
   }
   __device__ __forceinline__ float well_inside() const {
-    const float share = over * near_reciprocal(over - under);
+    const float share = over * near_reciprocal(held());
     return __fmaf_rn(width(), fminf(kBoldest, fmaxf(1.0f - kBoldest, share)), low);
   }
   __device__ __forceinline__ float middle() const { return __fmaf_rn(0.5f, width(), low); }
@@ -261,8 +274,7 @@ __device__ __forceinline__ number_border find_border(Group& group, const thread_
 #pragma unroll 1
   for (int pass = kPlainPasses;; pass--) {
     bracket.narrow(at, beyond);
-    const bool is_full = bracket.over - bracket.under >= reach && bracket.has_ends();
-    if (group.all(beyond == 0.0f || is_full) || pass == 0) break;
+    if (group.all(beyond == 0.0f || bracket.held() >= reach) || pass == 0) break;
     float next = bracket.has_ends() ? bracket.inside() : __fmaf_rn(beyond, step, at);
     if constexpr (!kind::kMapped) {
       next = kind::rounded(next);

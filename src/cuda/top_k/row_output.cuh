@@ -1,6 +1,7 @@
 // Writing the chosen columns of rows that lie in shared memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/top_k/row_search.cuh"
@@ -48,14 +49,39 @@ __device__ __forceinline__ void for_marked(Bits marks, F f) {
   }
 }
 
-constexpr int kManyMarks = 12;  // in one thread: equal values crowd where the row begins
-constexpr int kFewThreads = 4;  // of a warp
+constexpr int kManyMarks = 12;  // of a lane: equal values crowd where the row begins
+constexpr int kFewCrowded = 3;  // lanes of a warp, beyond one a row
 
-/// Writes first_column + i for each of `count` marked bits i, the last one to columns[end - 1]. All lanes of the warp call
-/// it, and take turns together. @param most of the lanes' counts.
-__device__ __forceinline__ void write_word(std::uint32_t marks, int most, int first_column, std::int32_t* columns,
-                                           int end) {
+/// Writes first_column + i for each marked bit i to columns[place] and behind it. Where a lane has many marks, the
+/// others of its `Lanes` help it. All lanes of the warp call it, and take turns together.
+template <int Lanes>
+__device__ __forceinline__ void write_word(std::uint32_t marks, int first_column, std::int32_t* columns, int place) {
   constexpr int kAtOnce = 4;
+  constexpr int kEach = kWarp / Lanes;  // bits of a crowded word for each lane that helps
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int rank = lane % Lanes;
+  const auto most_of = [](int count) {
+    return static_cast<int>(__reduce_max_sync(kFullWarp, static_cast<std::uint32_t>(count)));
+  };
+  int count = __popc(marks);
+  int most = most_of(count);
+  while (most > kManyMarks) {  // of each group, the first lane that has so many
+    const unsigned all_crowded = __ballot_sync(kFullWarp, count > kManyMarks);
+    if (__popc(all_crowded) > kFewCrowded + kWarp / Lanes) break;  // these have as many as the rest
+    const unsigned crowded = all_crowded >> (lane - rank) & (kFullWarp >> (kWarp - Lanes));
+    const int leader = lane - rank + (crowded ? __ffs(static_cast<int>(crowded)) - 1 : 0);
+    const std::uint32_t of_leader = __shfl_sync(kFullWarp, marks, leader);
+    const std::uint32_t all = crowded ? of_leader : 0;
+    const int column = __shfl_sync(kFullWarp, first_column, leader) + rank * kEach;
+    int to = __shfl_sync(kFullWarp, place, leader) + __popc(all & ((1u << (rank * kEach)) - 1));
+#pragma unroll
+    for (int i = 0; i < kEach; i++)
+      if (all >> (rank * kEach + i) & 1) columns[to++] = column + i;
+    if (crowded && lane == leader) marks = 0;
+    count = __popc(marks);
+    most = most_of(count);
+  }
+  int end = place + count;
 #pragma unroll 1
   for (int i = 0; i < most; i += kAtOnce, end -= kAtOnce) {
 #pragma unroll
@@ -67,43 +93,12 @@ __device__ __forceinline__ void write_word(std::uint32_t marks, int most, int fi
   }
 }
 
-/// Writes first_column + i for each marked bit i to columns[place] and behind it. Where a few lanes have many marks, the
-/// warp shares them out, if others wait for it. All lanes of the warp call it.
-template <int Values, bool Shares, class Bits>
+template <int Lanes, class Bits>
 __device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* columns, int place) {
-  const auto most_of = [](int count) {
-    return static_cast<int>(__reduce_max_sync(kFullWarp, static_cast<std::uint32_t>(count)));
-  };
-  int count = count_marks(marks);
-  int most = most_of(count);
-  unsigned crowded = Shares && most > kManyMarks ? __ballot_sync(kFullWarp, count > kManyMarks) : 0;
-  if (Shares && crowded && __popc(crowded) <= kFewThreads) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const bool shared_out = crowded >> lane & 1;
-    for (; crowded; crowded &= crowded - 1) {
-      const int leader = __ffs(static_cast<int>(crowded)) - 1;
-      const Bits all = __shfl_sync(kFullWarp, marks, leader);
-      const int column = __shfl_sync(kFullWarp, first_column, leader);
-      // Rows of a warp have their columns in one block of shared memory, so that a leader's lie at a distance.
-      const auto here = static_cast<unsigned>(__cvta_generic_to_shared(columns + place));
-      const unsigned there = __shfl_sync(kFullWarp, here, leader);
-      std::int32_t* to = columns + place + (static_cast<int>(there) - static_cast<int>(here)) / 4;
-      for (int i = lane; i < Values; i += kWarp)
-        if (all >> i & 1) to[count_marks(static_cast<Bits>(all & ((Bits{1} << i) - 1)))] = column + i;
-    }
-    if (shared_out) marks = 0;
-    count = count_marks(marks);
-    most = most_of(count);
-  }
-  if constexpr (sizeof(Bits) == 8) {
-    const auto low = static_cast<std::uint32_t>(marks);
-    const auto high = static_cast<std::uint32_t>(marks >> 32);
-    const int lows = count_marks(low);
-    write_word(low, most_of(lows), first_column, columns, place + lows);
-    write_word(high, most_of(count - lows), first_column + 32, columns, place + count);
-  } else {
-    write_word(marks, most, first_column, columns, place + count);
-  }
+  const auto low = static_cast<std::uint32_t>(marks);
+  write_word<Lanes>(low, first_column, columns, place);
+  if constexpr (sizeof(Bits) == 8)
+    write_word<Lanes>(static_cast<std::uint32_t>(marks >> 32), first_column + 32, columns, place + __popc(low));
 }
 
 /// Sorts `size` (a power of two) keys, the largest first.
@@ -189,7 +184,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     group.sync();
     sort_keys(group, keys, plan.sort_size);
   } else {
-    write_marked<Values, (Group::kThreads > kWarp)>(chosen, share.first_column(), columns, place);
+    write_marked<std::min(Group::kThreads, kWarp)>(chosen, share.first_column(), columns, place);
     group.sync();
   }
   if (index < 0) return;
@@ -214,7 +209,8 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
       const int four[4] = {column_at(i), column_at(i + 1), column_at(i + 2), column_at(i + 3)};
       write_columns(plan.out, to + i, four);
-      if (values) store_four(values + to + i, value_at(four[0]), value_at(four[1]), value_at(four[2]), value_at(four[3]));
+      if (values)
+        store_four(values + to + i, value_at(four[0]), value_at(four[1]), value_at(four[2]), value_at(four[3]));
     }
     return;
   }

@@ -4,8 +4,8 @@
 // Steps: a guess of the border -> 16-bit numbers in registers, counted until k reach a threshold (row_numbers.cuh) ->
 // marks. The guess is the border of the rows before, or comes from mean and deviation. Rows that this does not settle
 // (NaN or infinities among the best, values that fp16 cannot tell apart) are searched by their 32-bit keys, counted in
-// shared memory. Either way the result is two sets, told apart by bits: those that are sure, and those that fill up what
-// is missing, in the order of columns.
+// shared memory. Either way the result is two sets, told apart by bits: those that are sure, and those that fill up
+// what is missing, in the order of columns.
 //
 // A thread has `Values` neighbouring columns, so that the order of threads is the order of columns. It reads them in
 // units of 16 bytes, each thread beginning elsewhere where all would read the same banks.
@@ -94,13 +94,13 @@ class unit_places {
   static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
   static constexpr unsigned kUnits = Values / kUnit;
   static constexpr unsigned kApart = 128 / std::gcd(Values * static_cast<unsigned>(sizeof(Stored)), 128u);
-  static constexpr bool kKept = kUnits <= 8;  // in registers; worked out anew where there are many
+  static constexpr bool kKept = kUnits == 4 || kUnits == 8;  // in registers, half of them: the others differ in one bit
 
   __device__ __forceinline__ explicit unit_places(int rank)
       : turn_(static_cast<unsigned>(rank) / kApart % kUnits) {  // after so many threads come the same banks again
     if constexpr (kKept) {
 #pragma unroll
-      for (unsigned i = 0; i < kUnits; i++) {
+      for (unsigned i = 0; i < kUnits / 2; i++) {
         bytes_[i] = static_cast<int>(number(i) * 16);
         asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
       }
@@ -108,19 +108,26 @@ class unit_places {
   }
   __device__ __forceinline__ unsigned turn() const { return turn_; }
   /// Which of a thread's units, in the order of columns, it reads as its i-th.
-  __device__ __forceinline__ unsigned number(unsigned i) const {
-    const unsigned at = i + turn_;
-    if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
-    return at < kUnits ? at : at - kUnits;
-  }
+  __device__ __forceinline__ unsigned number(unsigned i) const { return number_from(turn_, i); }
   __device__ __forceinline__ int bytes(unsigned i) const {
-    if constexpr (kKept) return bytes_[i];
-    return static_cast<int>(number(i) * 16);
+    if constexpr (kKept) {
+      return bytes_[i % (kUnits / 2)] ^ static_cast<int>(i / (kUnits / 2) * (kUnits / 2) * 16);
+    } else {
+      unsigned turn = turn_;
+      asm volatile("" : "+r"(turn));  // else all of them are kept, in local memory
+      return static_cast<int>(number_from(turn, i) * 16);
+    }
   }
 
  private:
+  static __device__ __forceinline__ unsigned number_from(unsigned turn, unsigned i) {
+    const unsigned at = i + turn;
+    if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
+    return at < kUnits ? at : at - kUnits;
+  }
+
   unsigned turn_;
-  int bytes_[kKept ? kUnits : 1];
+  int bytes_[kKept ? kUnits / 2 : 1];
 };
 
 /// A thread's columns of a row.
@@ -213,9 +220,14 @@ class row_share {
   /// Those that equal `value`.
   __device__ __forceinline__ bits marks_equal(float value) const {
     bits marks = 0;
-    visit([&](unsigned v, float other) {
-      if (other == value) marks |= bits{1} << v;
-    });
+    const float own = row_.negated ? -value : value;
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; i++) {
+      float values[kUnit];
+      widen_unit<Stored>(unit(i), values);
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++) marks |= values[c] == own ? bits{1} << (kUnit * i + c) : bits{0};
+    }
     return marks;
   }
   /// The first of the marked values in the order of reading. @pre marks != 0
@@ -324,6 +336,15 @@ __device__ __noinline__ row_marks<typename row_share<Stored, Values>::bits> mark
   const unit_places<Stored, Values> units(rank);
   return row_share<Stored, Values>(row, rank, units).marks_of(border);
 }
+/// Mean and variance, as row_share has them. The caller synchronises the group afterwards.
+template <class Stored, int Values, class Group>
+__device__ __noinline__ float2 moments_of(Group group, staged_row<Stored> row, int rank) {
+  const unit_places<Stored, Values> units(rank);
+  float2 moments;
+  row_share<Stored, Values>(row, rank, units).moments(group, moments.x, moments.y);
+  return moments;
+}
+
 /// The first `quota` of the marked columns; marks are ascending.
 template <class Bits>
 __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
@@ -476,21 +497,25 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
 constexpr float kLearning = 0.25f;        // weight of the last row
 constexpr float kLearningSlope = 0.125f;  // the same, of how close values lie
 constexpr float kSteepest = 3.0f;         // change that one row may tell
+constexpr float kMostSlope = 8.0f;        // of its logarithm: beyond lie ties, and maps that overflow
 constexpr float kFarthest =
     1e20f;  // of a map's offset: finite, too, when the bracket's map makes it 2^28 times as large
 
 /// What a group has learned from its rows so far.
 struct row_shape {
-  float border;         // in standard deviations from the mean
-  float slope = 1.0f;   // how close the values around it lie, over how close those of normal data do
-  float scale = 1.0f;   // how many values a unit around it has
-  float at = 0.0f;      // where borders are
-  bool steady = false;  // the last rows' were there too, those of all groups in step: the next rows' shape is not looked at
+  float border;        // in standard deviations from the mean
+  float slope = 1.0f;  // how close the values around it lie, over how close those of normal data do
+  float scale = 1.0f;  // how many values a unit around it has
+  float at = 0.0f;     // where borders are
+  bool steady =
+      false;  // the last rows' were there too, those of all groups in step: the next rows' shape is not looked at
+  bool tied = false;  // they were numbers that many share
 };
 
-constexpr int kCountedSteps = 3;  // of Algorithm 2: more of them cost more than the exact border does
+constexpr int kCountedSteps = 8;      // of Algorithm 2: more of them cost more than the exact border does
+constexpr float kCountedEps = 2e-3f;  // of Algorithm 1: less takes more steps
 
-/// Algorithm 2 by counting its midpoints. All that run in step call it.
+/// An early stop by counting its midpoints. All that run in step call it.
 /// @param settled whether the marks are right: a row that holds NaN or an infinity takes the exact path.
 template <int Values, class Stored, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> count_midpoints(
@@ -521,16 +546,31 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> c
   upper = group.largest(upper);
   const bool takes_all = row.count <= plan.k;
   settled = isfinite(group.sum(odd)) || takes_all;
+  const float width = __fmul_rn(plan.stop.eps, fabsf(upper));
+  bool open = settled && !takes_all;
 #pragma unroll 1
-  for (int step = 0; step < plan.stop.max_iter; step++) {
+  for (int step = 0;; step++) {
     const float middle = midpoint(lower, upper);
+    open = open && (plan.stop.by_count ? step < plan.stop.max_iter
+                                       : __fsub_rn(upper, lower) > width && lower < middle && middle < upper);
+    if (group.all(!open)) break;
     float count = 0.0f;
     each([&](unsigned, float value) { count += value >= middle ? 1.0f : 0.0f; });
-    (group.sum_count(count) < static_cast<float>(plan.k) ? upper : lower) = middle;
+    const auto reached = static_cast<int>(group.sum_count(count));
+    if (open && plan.stop.by_eps && reached == plan.k) {
+      lower = upper = middle;
+      open = false;
+    } else if (open) {
+      (reached < plan.k ? upper : lower) = middle;
+    }
   }
   row_marks<bits> marks;
-  each([&](unsigned v, float value) { marks.sure |= value >= lower ? bits{1} << v : bits{0}; });
-  if (takes_all) marks.sure = share.present();
+  const float from = plan.stop.by_count ? lower : upper;
+  each([&](unsigned v, float value) { marks.sure |= value >= from ? bits{1} << v : bits{0}; });
+  if (!group.all(from == lower))
+    each([&](unsigned v, float value) { marks.fill |= value >= lower ? bits{1} << v : bits{0}; });
+  marks.fill &= ~marks.sure;
+  if (takes_all) marks = {share.present(), 0};
   return marks;
 }
 
@@ -542,14 +582,22 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
     row_shape& shape, bool learns, bool& settled) {
   using kind = thread_numbers<Stored, Values>;
-  if (!Plain && plan.stop.by_count && plan.stop.max_iter <= kCountedSteps)
+  if (!Plain &&
+      (plan.stop.by_count ? plan.stop.max_iter <= kCountedSteps : plan.stop.by_eps && plan.stop.eps >= kCountedEps))
     return count_midpoints<Values>(group, plan, row, share, settled);
   const bool takes_all = !Plain && row.count <= plan.k;
   kind numbers;
   const auto look = [&] {
     float mean = 0.0f;
     float variance = 0.0f;
-    share.moments(group, mean, variance);
+    if constexpr (Group::kHasRoom) {
+      share.moments(group, mean, variance);
+    } else {
+      const float2 moments = moments_of<Stored, Values>(group, row, group.rank());
+      group.sync();
+      mean = moments.x;
+      variance = moments.y;
+    }
     if (isfinite(mean) && isfinite(variance)) {  // else NaN or infinities are there, and the row before must do
       constexpr float kLeast = 9.5e-7f;          // of the mean's square: rounding leaves less of a constant row
       variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
@@ -561,18 +609,30 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
   float at = 0.0f;      // where the search begins, as a number
   float offset = 0.0f;  // of fp32 numbers
   float beyond = 0.0f;
+  const auto wanted = static_cast<float>(plan.k);
   if constexpr (!kind::kMapped) share.read(numbers, 1.0f, 0.0f);
   bool steady = shape.steady;
+  const bool was_tied = Group::kHasRoom && shape.tied;
+  const float before = shape.at;
+  number_border border;
 #pragma unroll 1
   for (;;) {
     if (!steady) look();
     if constexpr (kind::kMapped) {
       offset = -shape.at * shape.scale;
       share.read(numbers, row.negated ? -shape.scale : shape.scale, offset);
+      if (was_tied) at = kind::rounded(__fmaf_rn(shape.at, shape.scale, offset));  // what the tie became
     } else {
       at = kind::rounded(shape.at);
     }
-    beyond = group.sum_count(numbers.count_from(at)) - static_cast<float>(plan.k);
+    beyond = group.sum_count(numbers.count_from(at)) - wanted;
+    if (was_tied) {  // as before: more than k reach it, fewer what lies above?
+      border.above = kind::next_above(at);
+      const float reach_more = group.sum_count(numbers.count_from(border.above));
+      border.tied = beyond > 0.0f && reach_more < wanted;
+      if (group.all(border.tied)) break;
+      border.tied = false;
+    }
     if (!steady || group.all(takes_all || fabsf(beyond) <= plan.reach)) break;
     steady = false;
   }
@@ -583,21 +643,31 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
   const bool usable = !takes_all && fabsf(offset) < kFarthest;  // else numbers might become NaN
   const float each = near_reciprocal(shape.scale);              // from one value to the next
   const float step = kind::kMapped ? 1.0f : fmaxf(each, kind::grid_at(at));
-  const number_border border = find_border(group, numbers, plan.k, at, beyond, step, plan.reach, usable, zoom);
+  if (was_tied && group.all(border.tied)) {
+    border.found = true;
+    border.from = border.plain = at;
+  } else {
+    border = find_border(group, numbers, plan.k, at, beyond, step, plan.reach, usable, zoom);
+  }
   settled = takes_all || border.found;
   const float moved = (border.plain - at) * (kind::kMapped ? 1.0f : shape.scale);  // in values
-  shape.steady = group.all(takes_all || (border.found && fabsf(moved) < 0.5f * plan.reach));
+  const float found_at = __fmaf_rn(moved, each, shape.at);
+  shape.steady = group.all(takes_all || (border.found && fabsf(found_at - before) * shape.scale < 0.5f * plan.reach));
   if (border.found) {
     if (!steady) {
       const float most = plan.density * shape.slope;
       shape.border = __fmaf_rn(kLearning * fminf(most, fmaxf(-most, moved)), near_reciprocal(most), shape.border);
+      shape.at = found_at;
+    } else if (!was_tied || !border.tied) {
+      shape.at = __fmaf_rn(kLearning * moved, each, shape.at);
     }
-    shape.at = __fmaf_rn(steady ? kLearning : 1.0f, moved * each, shape.at);
     if (learns && !border.tied) {
       const float steeper = (fabsf(beyond) + 1.0f) * near_reciprocal(fabsf(moved) + 1.0f);
       const float change = __fmaf_rn(kLearningSlope, fminf(kSteepest, steeper) - 1.0f, 1.0f);
-      shape.slope *= change;
-      shape.scale *= change;
+      if (fabsf(__log2f(shape.slope * change)) < kMostSlope) {
+        shape.slope *= change;
+        shape.scale *= change;
+      }
     }
   }
 
@@ -606,6 +676,7 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
   if (takes_all) marks.sure = share.present();
   marks.chosen = takes_all || (border.found && !border.tied);
   float tie = 0.0f;
+  shape.tied = false;
   if (!group.all(!border.tied)) {
     if (border.tied) marks.fill = share.marks_from(numbers, border.from) & ~marks.sure;
     if constexpr (kind::kMapped) {  // are those that fp16 cannot tell apart equal?
@@ -614,6 +685,10 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
       if (border.tied) settled = equal;
     } else {
       tie = border.from;
+    }
+    if constexpr (Group::kHasRoom) {
+      shape.tied = group.all(border.tied && settled);
+      if (shape.tied) shape.at = tie;
     }
   }
   if constexpr (Plain) return marks;

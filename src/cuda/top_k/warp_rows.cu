@@ -1,13 +1,15 @@
 // Row-wise top k of short rows (cols <= 1536): 4, 8, 16 or 32 lanes of a warp a row.
 //
 // Why it is fast: a warp's next rows are on their way into shared memory while it searches the ones before, so that
-// memory never waits for the search; a row is then searched in the registers of its lanes as fp16 numbers, two a
-// register, and no more than a few counts are needed.
+// memory never waits for the search; a row is then searched in the registers of its lanes as 16-bit numbers, two a
+// register, from where the borders of the rows before were, and a few counts are enough.
 // Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows
-// that fp16 numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the lanes,
+// that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the lanes,
 // and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
-// loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41.
+// loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
+// places of their units kept, entries written in step 0.35; bf16 0.69 -> its own values as numbers 0.36 -> four lanes a
+// row 0.30; 90 % ties 0.96 -> the tie of the row before is tried first 0.37.
 #include <algorithm>
 
 #include "core/normal.hpp"
@@ -47,7 +49,7 @@ enum class row_kind : std::uint8_t {
 
 /// Blocks of a multiprocessor: as many as have registers, and their rows room.
 template <int Values, int Lanes>
-constexpr int kBlocksEach = Values * Lanes > 1024 ? 4 : 6;
+constexpr int kBlocksEach = Values == 48 ? 4 : 6;
 
 template <class Stored, int Values, int Lanes, row_kind Kind>
 __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes>))
@@ -177,8 +179,13 @@ void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
     if (columns <= 1024) return launch_shape_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
   } else {
     if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
+    if constexpr (kPlain) {
+      if (columns <= 384) return launch_shape_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
+    }
     if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
-    if constexpr (Kind != row_kind::any) {
+    if constexpr (kPlain) {
+      if (columns <= 768) return launch_shape_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
+    } else if constexpr (Kind == row_kind::early) {
       if (columns <= 768) return launch_shape_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
     }
     if (columns <= 1024) return launch_shape_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
