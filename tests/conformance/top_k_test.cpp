@@ -259,6 +259,42 @@ TEST(TopKRaggedRows, ReadNothingOutsideTheirBorders) {
 }
 
 // The choice of cases is part of the promise: nothing that the tables name may be missing.
+/// So many rows that a group of threads takes several, and learns from them.
+TEST(TopKManyRows, EqualTheReferenceToTheBit) {
+  struct shape {
+    value_type type;
+    std::int64_t rows;
+    std::int64_t cols;
+    std::string_view mode = "exact";
+  };
+  constexpr shape kShapes[] = {
+      {value_type::f32, 60'000, 64},   {value_type::f32, 60'000, 256},  {value_type::f32, 40'000, 255},
+      {value_type::f32, 20'000, 300},  {value_type::f32, 20'000, 1024}, {value_type::f32, 20'000, 768},
+      {value_type::f32, 6'000, 4096},  {value_type::f16, 70'000, 128},  {value_type::bf16, 80'000, 256},
+      {value_type::bf16, 5'000, 4096}, {value_type::f32, 40'000, 256, "max_iter_4"},
+      {value_type::f32, 40'000, 256, "eps_1e-4"}};
+  bool found_gpu = false;
+  for (const device& where : device::all()) {
+    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
+    found_gpu = true;
+    for (const shape& of : kShapes) {
+      const top_k_case what{.type = of.type,
+                            .rows = of.rows,
+                            .cols = of.cols,
+                            .k = of.cols / 8,
+                            .order = of.cols % 3 == 0 ? order::smallest : order::largest,
+                            .mode = of.mode,
+                            .outputs = "values+i32",
+                            .distribution = "changing",
+                            .seed = 19};
+      const matrix_data data = make_data(what);
+      EXPECT_TRUE(run_on_device(what, data, where) == expected_bytes(what, data))
+          << describe(what, {.where = where, .algorithm = "plan"});
+    }
+  }
+  if (!found_gpu) GTEST_SKIP() << "no GPU";
+}
+
 TEST(TopKCases, HaveEveryPairThatTheLimitsAllow) {
   const std::vector<top_k_case> cases = covering_top_k_cases(kReducedElements, run_settings().seed);
   const auto holds = [&](auto&& condition) { return std::any_of(cases.begin(), cases.end(), condition); };

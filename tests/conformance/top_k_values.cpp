@@ -116,6 +116,32 @@ void fill_overflowing(row_numbers& row, random_numbers& random) {
   }
 }
 
+/// Long runs of rows of one kind, the same tie in all of a run, and between them rows of any kind: a kernel that learns
+/// from the rows before is right and wrong by turns.
+void fill_changing(row_numbers& row, random_numbers& random) {
+  constexpr std::int64_t kRun = 9000;
+  constexpr double kTie = 0.5;
+  const std::int64_t of_run = row.index / kRun % 5;
+  switch (random.one_in(4) ? random.below(9) : of_run) {
+    case 0: return fill_normal(row, random);
+    case 1:
+      for (double& value : row.values) value = random.one_in(10) ? random.normal() : kTie;
+      return;
+    case 2: return std::fill(row.values.begin(), row.values.end(), kTie);
+    case 3: {
+      fill_normal(row, random);
+      const double scale = std::exp2(static_cast<double>(random.below(17) - 8));
+      for (double& value : row.values) value *= scale;
+      return;
+    }
+    case 4: return fill_lognormal(row, random);
+    case 5: return fill_two_valued(row, random);
+    case 6: return fill_nan_anywhere(row, random);
+    case 7: return fill_narrow_band(row, random);
+    default: return fill_infinities(row, random);
+  }
+}
+
 struct named_fill {
   std::string_view name;
   void (*fill)(row_numbers&, random_numbers&);
@@ -136,6 +162,7 @@ constexpr named_fill kFills[] = {
     {"nan_only", fill_nan_only},
     {"nan_in_tenth_row", fill_nan_in_tenth_row},
     {"infinities", fill_infinities},
+    {"changing", fill_changing},
     {"denormals", fill_denormals},
     {"one_huge", fill_one_huge},
     {"beyond_99999", fill_beyond_99999},

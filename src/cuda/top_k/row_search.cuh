@@ -147,7 +147,7 @@ class row_share {
   /// May be negative: the columns that are not there, before or behind the row, are never marked.
   __device__ __forceinline__ int first_column() const { return first_; }
 
-  /// Mean and deviation, from a sample; columns that are not there count as 0.
+  /// Mean and variance, from a sample; columns that are not there, NaN and infinities count as 0.
   template <class Group>
   __device__ __forceinline__ void moments(Group& group, float& mean, float& variance) const {
     float sums[2] = {0.0f, 0.0f};
@@ -159,7 +159,8 @@ class row_share {
       widen_unit<Stored>(unit(i), values);
 #pragma unroll
       for (unsigned c = 0; c < kUnit; c++) {
-        const float value = all || has(kUnit * i + c) ? values[c] : 0.0f;
+        const bool counts = (all || has(kUnit * i + c)) && fabsf(values[c]) < INFINITY;
+        const float value = counts ? values[c] : 0.0f;
         sums[c % 2] += value;
         squares[c % 2] = __fmaf_rn(value, value, squares[c % 2]);
       }
@@ -598,7 +599,7 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
       mean = moments.x;
       variance = moments.y;
     }
-    if (isfinite(mean) && isfinite(variance)) {  // else NaN or infinities are there, and the row before must do
+    if (isfinite(mean) && isfinite(variance)) {  // else squares overflow, and the row before must do
       constexpr float kLeast = 9.5e-7f;          // of the mean's square: rounding leaves less of a constant row
       variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
       const float each = rsqrtf(variance);

@@ -179,15 +179,15 @@ void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
     if (columns <= 1024) return launch_shape_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
   } else {
     if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
-    if constexpr (kPlain) {
-      if (columns <= 384) return launch_shape_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
-    }
+    constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other blocks
+    const bool has_room = kPlain && args.search.k <= kFewEntries;
+    if constexpr (kPlain)
+      if (columns <= 384 && has_room) return launch_shape_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
-    if constexpr (kPlain) {
-      if (columns <= 768) return launch_shape_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
-    } else if constexpr (Kind == row_kind::early) {
+    if constexpr (kPlain)
+      if (columns <= 768 && has_room) return launch_shape_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
+    if constexpr (Kind != row_kind::any)
       if (columns <= 768) return launch_shape_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
-    }
     if (columns <= 1024) return launch_shape_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
   }
   launch_shape_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
