@@ -267,12 +267,18 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
     std::int64_t cols;
     std::string_view mode = "exact";
   };
-  constexpr shape kShapes[] = {
-      {value_type::f32, 60'000, 64},   {value_type::f32, 60'000, 256},  {value_type::f32, 40'000, 255},
-      {value_type::f32, 20'000, 300},  {value_type::f32, 20'000, 1024}, {value_type::f32, 20'000, 768},
-      {value_type::f32, 6'000, 4096},  {value_type::f16, 70'000, 128},  {value_type::bf16, 80'000, 256},
-      {value_type::bf16, 5'000, 4096}, {value_type::f32, 40'000, 256, "max_iter_4"},
-      {value_type::f32, 40'000, 256, "eps_1e-4"}};
+  constexpr shape kShapes[] = {{value_type::f32, 60'000, 64},
+                               {value_type::f32, 60'000, 256},
+                               {value_type::f32, 40'000, 255},
+                               {value_type::f32, 20'000, 300},
+                               {value_type::f32, 20'000, 1024},
+                               {value_type::f32, 20'000, 768},
+                               {value_type::f32, 6'000, 4096},
+                               {value_type::f16, 70'000, 128},
+                               {value_type::bf16, 80'000, 256},
+                               {value_type::bf16, 5'000, 4096},
+                               {value_type::f32, 40'000, 256, "max_iter_4"},
+                               {value_type::f32, 40'000, 256, "eps_1e-4"}};
   bool found_gpu = false;
   for (const device& where : device::all()) {
     if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
