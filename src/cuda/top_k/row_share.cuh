@@ -1,0 +1,321 @@
+// A thread's columns of a row that lies in shared memory: read as numbers or as values, and marked by bits.
+//
+// A thread has `Values` neighbouring columns, so that the order of threads is the order of columns. It reads them in
+// units of 16 bytes, each thread beginning elsewhere where all would read the same banks.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <type_traits>
+
+#include "cuda/top_k/row_numbers.cuh"
+#include "cuda/top_k/row_parts.cuh"
+
+namespace shortlist::cuda {
+
+/// A row in shared memory. Bytes past its columns may be read, and mean nothing.
+template <class Stored>
+struct staged_row {
+  const unsigned char* bytes;
+  int count;
+  bool negated;  // the smallest are best
+  int lead;      // columns' worth of bytes between the last multiple of 16 bytes and the first column
+
+  __device__ __forceinline__ float value(int column) const {
+    const float value = core::widen(reinterpret_cast<const Stored*>(bytes)[column]);
+    return negated ? -value : value;
+  }
+  /// Calls f(value) for each of a thread's columns, all threads of the group together for all columns.
+  template <class Group, class F>
+  __device__ __forceinline__ void visit(const Group& group, F f) const {
+#pragma unroll 4
+    for (int c = group.rank(); c < count; c += Group::kThreads) f(value(c));
+  }
+};
+
+/// The values of 16 bytes.
+template <class Stored>
+__device__ __forceinline__ void widen_unit(const uint4& words, float (&values)[16 / sizeof(Stored)]) {
+  const std::uint32_t all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+    if constexpr (std::is_same_v<Stored, float>) {
+      values[w] = __uint_as_float(all[w]);
+    } else if constexpr (std::is_same_v<Stored, bfloat16>) {
+      values[2 * w] = __uint_as_float(all[w] << 16);
+      values[2 * w + 1] = __uint_as_float(all[w] & 0xFFFF0000u);
+    } else {
+      __half2 two;
+      memcpy(&two, &all[w], sizeof two);
+      values[2 * w] = __low2float(two);
+      values[2 * w + 1] = __high2float(two);
+    }
+  }
+}
+
+/// Two sets of a thread's columns, a bit for each, in the order that the thread reads them.
+template <class Bits>
+struct row_marks {
+  Bits sure = 0;
+  Bits fill = 0;
+  bool chosen = false;  // `sure` is the result, and there is no `fill`
+};
+
+/// The keys that are sure are >= from; those in [fill_from, from) fill up.
+struct key_border {
+  std::uint32_t from;
+  std::uint32_t fill_from;
+};
+
+/// Extremes of a row's columns, for an early stop.
+struct row_facts {
+  float least = INFINITY;
+  float most = -INFINITY;
+  float kth = INFINITY;    // the least of the k best
+  float next = -INFINITY;  // the best of the others
+  float odd = 0.0f;        // NaN if any column holds NaN or an infinity
+};
+
+/// Where a thread reads its units of any row: bytes from its first column.
+template <class Stored, int Values>
+class unit_places {
+ public:
+  static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
+  static constexpr unsigned kUnits = Values / kUnit;
+  static constexpr unsigned kApart = 128 / std::gcd(Values * static_cast<unsigned>(sizeof(Stored)), 128u);
+  static constexpr bool kKept = kUnits == 4 || kUnits == 8;  // in registers, half of them: the others differ in one bit
+
+  __device__ __forceinline__ explicit unit_places(int rank)
+      : turn_(static_cast<unsigned>(rank) / kApart % kUnits) {  // after so many threads come the same banks again
+    if constexpr (kKept) {
+#pragma unroll
+      for (unsigned i = 0; i < kUnits / 2; i++) {
+        bytes_[i] = static_cast<int>(number(i) * 16);
+        asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
+      }
+    }
+  }
+  __device__ __forceinline__ unsigned turn() const { return turn_; }
+  /// Which of a thread's units, in the order of columns, it reads as its i-th.
+  __device__ __forceinline__ unsigned number(unsigned i) const { return number_from(turn_, i); }
+  __device__ __forceinline__ int bytes(unsigned i) const {
+    if constexpr (kKept) {
+      return bytes_[i % (kUnits / 2)] ^ static_cast<int>(i / (kUnits / 2) * (kUnits / 2) * 16);
+    } else {
+      unsigned turn = turn_;
+      asm volatile("" : "+r"(turn));  // else all of them are kept, in local memory
+      return static_cast<int>(number_from(turn, i) * 16);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned number_from(unsigned turn, unsigned i) {
+    const unsigned at = i + turn;
+    if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
+    return at < kUnits ? at : at - kUnits;
+  }
+
+  unsigned turn_;
+  int bytes_[kKept ? kUnits / 2 : 1];
+};
+
+/// A thread's columns of a row.
+template <class Stored, int Values>
+class row_share {
+ public:
+  using bits = std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>;
+  using places = unit_places<Stored, Values>;
+  static constexpr unsigned kUnit = places::kUnit;
+  static constexpr unsigned kUnits = places::kUnits;
+  static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
+  static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
+
+  __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank, const places& units)
+      : row_(row), units_(units), first_(rank * Values - row.lead) {}
+
+  /// May be negative: the columns that are not there, before or behind the row, are never marked.
+  __device__ __forceinline__ int first_column() const { return first_; }
+
+  /// Mean and variance, from a sample; columns that are not there, NaN and infinities count as 0.
+  template <class Group>
+  __device__ __forceinline__ void moments(Group& group, float& mean, float& variance) const {
+    float sums[2] = {0.0f, 0.0f};
+    float squares[2] = {0.0f, 0.0f};
+    const bool all = whole();
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; i += kSampled) {
+      float values[kUnit];
+      widen_unit<Stored>(unit(i), values);
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++) {
+        const bool counts = (all || has(kUnit * i + c)) && fabsf(values[c]) < INFINITY;
+        const float value = counts ? values[c] : 0.0f;
+        sums[c % 2] += value;
+        squares[c % 2] = __fmaf_rn(value, value, squares[c % 2]);
+      }
+    }
+    const float each = kSampled * near_reciprocal(static_cast<float>(row_.count));
+    mean = group.sum(sums[0] + sums[1]) * each;
+    variance = group.sum(squares[0] + squares[1]) * each - mean * mean;
+  }
+
+  /// fp32: numbers x * scale + offset. Else the values, negated where the smallest are best.
+  __device__ __forceinline__ void read(thread_numbers<Stored, Values>& numbers, float scale, float offset) const {
+    if constexpr (thread_numbers<Stored, Values>::kMapped) {
+      constexpr int kPairs = thread_numbers<Stored, Values>::kPairs;
+#pragma unroll
+      for (int at = 0; at < Values / 2; at += 4) {
+        const int v = at / kPairs * 2 * kPairs + at % kPairs;
+        float low[4];
+        float high[4];
+        widen_unit<Stored>(unit(v / 4), low);
+        widen_unit<Stored>(unit((v + kPairs) / 4), high);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+          numbers.set(at + c, __fmaf_rn(low[c], scale, offset), __fmaf_rn(high[c], scale, offset));
+      }
+    } else {
+#pragma unroll
+      for (unsigned i = 0; i < kUnits; i++) {
+        const uint4 words = unit(i);
+        numbers.set(4 * i, words.x);
+        numbers.set(4 * i + 1, words.y);
+        numbers.set(4 * i + 2, words.z);
+        numbers.set(4 * i + 3, words.w);
+      }
+      if (row_.negated) numbers.negate();
+    }
+    if (!whole()) numbers.keep_only(present());
+  }
+
+  __device__ __forceinline__ bits marks_from(const thread_numbers<Stored, Values>& numbers, float from) const {
+    const auto threshold = numbers.twice(from);
+    bits marks = numbers.marks_from(threshold, 0);
+    if constexpr (Values > 32) marks |= static_cast<bits>(numbers.marks_from(threshold, 1)) << (Values / 2);
+    return marks;
+  }
+  __device__ __forceinline__ row_marks<bits> marks_of(const key_border& border) const {
+    row_marks<bits> marks;
+    const bits there = present();
+    visit([&](unsigned v, float value) {
+      const std::uint32_t key = core::score_key(value, metric::inner_product);
+      if (key >= border.from) {
+        marks.sure |= bits{1} << v;
+      } else if (key >= border.fill_from) {
+        marks.fill |= bits{1} << v;
+      }
+    });
+    return {marks.sure & there, marks.fill & there};
+  }
+  /// Those that equal `value`.
+  __device__ __forceinline__ bits marks_equal(float value) const {
+    bits marks = 0;
+    const float own = row_.negated ? -value : value;
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; i++) {
+      float values[kUnit];
+      widen_unit<Stored>(unit(i), values);
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++) marks |= values[c] == own ? bits{1} << (kUnit * i + c) : bits{0};
+    }
+    return marks;
+  }
+  /// The first of the marked values in the order of reading. @pre marks != 0
+  __device__ __forceinline__ float first_of(bits marks) const {
+    int v;
+    if constexpr (sizeof(bits) == 8) {
+      v = __ffsll(static_cast<long long>(marks)) - 1;
+    } else {
+      v = __ffs(static_cast<int>(marks)) - 1;
+    }
+    return row_.value(first_ + static_cast<int>(units_.number(static_cast<unsigned>(v) / kUnit) * kUnit) +
+                      v % static_cast<int>(kUnit));
+  }
+  /// What an early stop needs to know of a thread's columns, of which `sure` are among the k best.
+  __device__ __forceinline__ row_facts facts(bits sure) const {
+    row_facts all;
+    visit_all([&](unsigned v, float value) {
+      all.least = fminf(all.least, value);
+      all.most = fmaxf(all.most, value);
+      if (sure >> v & 1) {
+        all.kth = fminf(all.kth, value);
+      } else {
+        all.next = fmaxf(all.next, value);
+      }
+      all.odd = __fmaf_rn(value, 0.0f, all.odd);
+    });
+    if (!whole()) all.odd = odd();
+    return all;
+  }
+  /// Calls f(v, value) for all of a thread's columns: NaN, which reaches nothing and is no extreme, where none is.
+  template <class F>
+  __device__ __forceinline__ void visit_all(F f) const {
+    if (whole()) return visit(f);
+    const bits there = present();
+    visit([&](unsigned v, float value) { f(v, there >> v & 1 ? value : core::float_from_bits(core::kCanonicalNan)); });
+  }
+  /// NaN if any column holds NaN or an infinity.
+  __device__ __forceinline__ float odd() const {
+    float found = 0.0f;
+    const bits there = present();
+    visit([&](unsigned v, float value) { found = there >> v & 1 ? __fmaf_rn(value, 0.0f, found) : found; });
+    return found;
+  }
+  /// Those >= from are sure, those in [fill_from, from) fill up. @pre all columns hold finite numbers.
+  __device__ __forceinline__ row_marks<bits> marks_between(float fill_from, float from) const {
+    row_marks<bits> marks;
+    const bits there = present();
+    visit([&](unsigned v, float value) { marks.sure |= value >= from ? bits{1} << v : bits{0}; });
+    marks.sure &= there;
+    if (fill_from == from) return marks;
+    visit([&](unsigned v, float value) { marks.fill |= value >= fill_from ? bits{1} << v : bits{0}; });
+    marks.fill &= ~marks.sure & there;
+    return marks;
+  }
+  /// The columns that are there.
+  __device__ __forceinline__ bits present() const {
+    const auto below = [](int column) { return column >= Values ? kEvery : (bits{1} << max(column, 0)) - 1; };
+    return turned(below(row_.count - first_) & ~below(-first_), units_.turn() == 0 ? 0 : kUnits - units_.turn());
+  }
+  /// Bit i then stands for column first_column() + i.
+  __device__ __forceinline__ bits ascending(bits marks) const { return turned(marks, units_.turn()); }
+
+ private:
+  static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
+    if constexpr (Values == 32) {
+      return __funnelshift_l(marks, marks, kUnit * units);
+    } else {
+      if (units == 0) return marks;
+      return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
+    }
+  }
+  __device__ __forceinline__ bool whole() const { return first_ >= 0 && first_ + Values <= row_.count; }
+  __device__ __forceinline__ bool has(unsigned v) const {
+    const unsigned column = static_cast<unsigned>(first_) + units_.number(v / kUnit) * kUnit + v % kUnit;
+    return column < static_cast<unsigned>(row_.count);
+  }
+  __device__ __forceinline__ uint4 unit(unsigned i) const {
+    constexpr int kSize = static_cast<int>(sizeof(Stored));
+    return *reinterpret_cast<const uint4*>(row_.bytes + first_ * kSize + units_.bytes(i));
+  }
+  template <class F>
+  __device__ __forceinline__ void visit(F f) const {
+    const std::uint32_t sign = row_.negated ? 0x80000000u : 0u;
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; i++) {
+      float values[kUnit];
+      widen_unit<Stored>(unit(i), values);
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++) f(kUnit * i + c, __uint_as_float(__float_as_uint(values[c]) ^ sign));
+    }
+  }
+
+  const staged_row<Stored>& row_;
+  const places& units_;
+  int first_;
+};
+
+__device__ __forceinline__ int count_marks(std::uint32_t marks) { return __popc(marks); }
+__device__ __forceinline__ int count_marks(std::uint64_t marks) { return __popcll(marks); }
+
+}  // namespace shortlist::cuda
