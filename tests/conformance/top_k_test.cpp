@@ -258,7 +258,6 @@ TEST(TopKRaggedRows, ReadNothingOutsideTheirBorders) {
   }
 }
 
-// The choice of cases is part of the promise: nothing that the tables name may be missing.
 /// So many rows that a group of threads takes several, and learns from them.
 TEST(TopKManyRows, EqualTheReferenceToTheBit) {
   struct shape {
@@ -301,6 +300,41 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
   if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
+/// Few long rows, which blocks share: teams of one block, of several, of two sizes; ties that only columns decide.
+TEST(TopKTeams, EqualTheReferenceToTheBit) {
+  constexpr std::int64_t kRows[] = {1, 2, 7, 90, 131, 180, 263, 264, 300};
+  constexpr std::int64_t kKs[] = {1, 50, 130, 400, 2048};
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f16};
+  bool found_gpu = false;
+  for (const device& where : device::all()) {
+    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
+    found_gpu = true;
+    std::uint64_t turn = 0;
+    for (const std::int64_t rows : kRows) {
+      for (const std::int64_t k : kKs) {
+        for (const std::string_view distribution : row_distributions()) {
+          turn++;
+          const top_k_case what{.type = kStored[turn % 3],
+                                .rows = rows,
+                                .cols = rows < 10 ? 150'001 : 12'345,
+                                .k = k,
+                                .order = turn % 5 == 0 ? order::smallest : order::largest,
+                                .sorted = turn % 2 == 0,
+                                .outputs = "values+i32",
+                                .distribution = distribution,
+                                .seed = turn};
+          if (rows > 10 && turn % 4 != 0) continue;
+          const matrix_data data = make_data(what);
+          const std::string failure = run_way(what, {where, "-", "stream_rows"}, data, expected_bytes(what, data));
+          EXPECT_TRUE(failure.empty()) << failure;
+        }
+      }
+    }
+  }
+  if (!found_gpu) GTEST_SKIP() << "no GPU";
+}
+
+// The choice of cases is part of the promise: nothing that the tables name may be missing.
 TEST(TopKCases, HaveEveryPairThatTheLimitsAllow) {
   const std::vector<top_k_case> cases = covering_top_k_cases(kReducedElements, run_settings().seed);
   const auto holds = [&](auto&& condition) { return std::any_of(cases.begin(), cases.end(), condition); };

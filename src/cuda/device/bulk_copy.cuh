@@ -5,6 +5,10 @@
 
 namespace shortlist::cuda {
 
+/// A line of memory. Copies to shared memory are fastest from and to whole ones: a twentieth slower from elsewhere, a
+/// sixth slower to odd multiples of 16 bytes.
+inline constexpr std::int64_t kLineBytes = 128;
+
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }

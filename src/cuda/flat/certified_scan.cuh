@@ -14,7 +14,6 @@ inline constexpr int kNearSurvivors = 1024;
 /// A query's code is 128 times a high part plus a low part, each of which a signed byte holds: so wide that what the
 /// codes leave of the query is no more than roundings.
 inline constexpr int kWideQueryCode = 8191;
-inline constexpr std::int64_t kLineBytes = 128;
 inline constexpr int kFragmentBytes = 512;  ///< of codes: what a warp multiplies at once
 inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment: two parts of 32 bytes
 

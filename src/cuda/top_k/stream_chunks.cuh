@@ -1,5 +1,5 @@
-// A long row in slices, one a warp, and a slice in chunks that are copied into shared memory while others are looked
-// at. See stream_rows.cu.
+// A long row in chunks that are copied into shared memory while others are looked at, and which of them a warp has.
+// See stream_rows.cu.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,9 +22,8 @@ constexpr int kVectors = 4;  // of a chunk, in a lane
 constexpr int kStages = 2;   // chunks under way in a warp: 96 KB a multiprocessor, where about 40 KB hide the latency
 constexpr int kSampled = kStages * kVectors;        // vectors of a thread whose maxima make the first cut
 constexpr std::uint32_t kChunk = kVectors * kWarp;  // vectors that a warp loads at a time
-constexpr int kAhead = 4;  // chunks of a warp that come into L2 while the cut is found: 25 MB on 132 multiprocessors
 constexpr std::uint32_t kNoChunk = ~0u;
-constexpr std::uint32_t kLineVectors = 8;           // 128 bytes: slices begin where lines do, if the row does
+constexpr std::uint32_t kSectorVectors = 2;         // 32 bytes: chunks begin where sectors do, if the row does
 constexpr std::uint32_t kMostEven = 8;              // slices of more chunks take them whole, others divide evenly
 constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
 
@@ -35,16 +34,18 @@ constexpr std::int64_t kRingBytes = std::int64_t{kStages} * kStagePitch;
 static_assert(kRingBytes >= core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)},
               "k keys beside as many maxima as a list holds");
 
-/// One warp's part of a row, in vectors of 16 bytes counted from the row's first whole one.
+/// A warp's part of a row, in vectors of 16 bytes counted from the row's first whole one: of its chunks every
+/// `slots`-th, so that each warp has some from everywhere in the row.
 template <class Stored>
 struct row_slice {
   static constexpr int kPerVector = cuda::kPerVector<Stored>;
   const uint4* vectors;
   std::uint32_t first_column;  // of vector 0
-  std::uint32_t begin;
-  std::uint32_t end;
-  std::uint32_t chunk;   // vectors, at most kChunk
-  std::uint32_t chunks;  // 0 if the slice is empty
+  std::uint32_t end;           // vectors of the row
+  std::uint32_t chunk;         // vectors, at most kChunk
+  std::uint32_t slot;          // the warp's place among those that share the row
+  std::uint32_t slots;
+  std::uint32_t rounds;  // of a chunk for each slot
 
   __device__ __forceinline__ std::uint32_t column_of(std::uint32_t vector) const {
     return first_column + vector * kPerVector;
@@ -52,39 +53,42 @@ struct row_slice {
   __device__ __forceinline__ std::uint32_t chunk_end(std::uint32_t first) const { return min(first + chunk, end); }
 };
 
-/// The slice of warp `slot` of `slots`. Slices are far apart, so that their first chunks are a sample of the row.
 template <class Stored>
 __device__ __forceinline__ row_slice<Stored> slice_of(const whole_row<Stored>& row, std::uint32_t slot,
                                                       std::uint32_t slots) {
-  const std::uint32_t length = ((row.vectors + slots - 1) / slots + kLineVectors - 1) / kLineVectors * kLineVectors;
-  row_slice<Stored> slice;
-  slice.vectors = reinterpret_cast<const uint4*>(row.values + row.head);
-  slice.first_column = row.first_column + row.head;
-  slice.begin = min(slot * length, row.vectors);
-  slice.end = min(slice.begin + length, row.vectors);
-  const std::uint32_t chunks = (length + kChunk - 1) / kChunk;
-  slice.chunk = kChunk;
-  if (chunks > 0 && chunks <= kMostEven)
-    slice.chunk = min(kChunk, ((length + chunks - 1) / chunks + kLineVectors - 1) / kLineVectors * kLineVectors);
-  slice.chunks = (slice.end - slice.begin + slice.chunk - 1) / slice.chunk;
+  const auto shares = [](std::uint32_t all, std::uint32_t most) { return (all + most - 1) / most; };
+  row_slice<Stored> slice{reinterpret_cast<const uint4*>(row.values + row.head),
+                          row.first_column + row.head,
+                          row.vectors,
+                          kChunk,
+                          slot,
+                          slots,
+                          0};
+  const std::uint32_t each = shares(row.vectors, slots);
+  const std::uint32_t rounds = shares(each, kChunk);
+  if (rounds > 0 && rounds <= kMostEven)
+    slice.chunk = min(kChunk, shares(shares(each, rounds), kSectorVectors) * kSectorVectors);
+  slice.rounds = shares(row.vectors, slots * slice.chunk);
   return slice;
 }
 
-/// The chunks of a slice, out of order, so that no order of the data makes each chunk better than those before.
+/// The chunks of a slice, out of order and each warp's in its own, so that those that warps have first are a sample of
+/// the row, and no order of the data makes each chunk better than those before.
 template <class Stored>
 struct chunk_walk {
   std::uint32_t turns;  // a power of two; those that stand for no chunk are passed over
   std::uint32_t step;
+  std::uint32_t round;
   std::uint32_t turn = 0;
-  std::uint32_t chunk = 0;
 
   /// @returns the next chunk's first vector, or kNoChunk.
   __device__ __forceinline__ std::uint32_t next(const row_slice<Stored>& slice) {
     while (turn < turns) {
-      const std::uint32_t here = chunk;
+      const std::uint32_t here = round;
       turn++;
-      chunk = (chunk + step) & (turns - 1);
-      if (here < slice.chunks) return slice.begin + here * slice.chunk;
+      round = (round + step) & (turns - 1);
+      const std::uint32_t first = (here * slice.slots + slice.slot) * slice.chunk;
+      if (here < slice.rounds && first < slice.end) return first;
     }
     return kNoChunk;
   }
@@ -92,8 +96,11 @@ struct chunk_walk {
 
 template <class Stored>
 __device__ __forceinline__ chunk_walk<Stored> walk_of(const row_slice<Stored>& slice) {
-  const std::uint32_t turns = slice.chunks == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(slice.chunks - 1)));
-  return {turns, static_cast<std::uint32_t>(static_cast<std::uint64_t>(turns) * kGoldenRatio >> 32) | 1u};
+  const std::uint32_t turns = slice.rounds == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(slice.rounds - 1)));
+  const auto part = [&](std::uint32_t of_all) {
+    return static_cast<std::uint32_t>(static_cast<std::uint64_t>(turns) * of_all >> 32);
+  };
+  return {turns, part(kGoldenRatio) | 1u, part(slice.slot * kGoldenRatio)};
 }
 
 /// Begins to copy a chunk to a stage: lane l has the vectors l, l + 32, ..; those past the chunk's end are copies of
@@ -115,23 +122,6 @@ __device__ __forceinline__ void copy_chunk(const row_slice<Stored>& slice, std::
     }
   }
   async_commit();
-}
-
-__device__ __forceinline__ void prefetch_line(const void* global) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
-}
-
-/// Brings a warp's next chunks into L2, so that memory does not rest while the cut is found.
-template <class Stored>
-__device__ __forceinline__ void prefetch_chunks(const row_slice<Stored>& slice, chunk_walk<Stored> walk) {
-  static_assert(kChunk <= kWarp * kLineVectors);
-#pragma unroll 1
-  for (int i = 0; i < kAhead; i++) {
-    const std::uint32_t first = walk.next(slice);
-    if (first == kNoChunk) return;
-    const std::uint32_t mine = first + threadIdx.x % kWarp * kLineVectors;
-    if (mine < slice.chunk_end(first)) prefetch_line(slice.vectors + mine);
-  }
 }
 
 /// A thread's vectors of a stage, which must have come.

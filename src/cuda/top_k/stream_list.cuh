@@ -11,8 +11,6 @@
 namespace shortlist::cuda::streaming {
 
 constexpr std::uint32_t kListRoom = 4096;  // places above k in a list: at least two chunks' columns
-constexpr std::uint32_t kCounted = 256;    // keys are ranked by all pairs up to here, and sorted above
-constexpr std::uint32_t kCountedCut = 96;  // the same for a cut, for which one pass over bins is enough mostly
 constexpr int kLevels = kWarp;             // bins of what is appended: a warp sums them up at once
 constexpr std::uint32_t kLeastTold = 5;    // bins are looked at every 2^5 keys, or 1/8 of a block's share of k
 constexpr int kBins = 2048;
@@ -20,7 +18,7 @@ constexpr int kBinsPerThread = (kBins + kThreads - 1) / kThreads;
 constexpr int kHeld = 4;                  // keys of a thread between two barriers of keep_from
 constexpr std::uint64_t kEverything = 1;  // a cut that every column reaches
 static_assert(kListRoom / 2 >= kChunk * 16 / 2, "a chunk must fit into what raise_cut frees");
-static_assert(kCounted <= kThreads && kCountedCut <= kThreads, "all pairs: a thread or several a key");
+constexpr std::uint32_t kGroupsByWarps = 4;  // so few groups of a block are of its warps
 
 /// What a team shares in global memory; its two sets of maxima and its list follow.
 struct alignas(128) team_board {
@@ -34,20 +32,19 @@ struct alignas(128) team_board {
 struct stream_state {
   unsigned long long cut;         // only rises
   std::uint32_t count;            // keys in the list; more than its capacity after an append that did not fit
-  std::uint32_t base;             // of the bins: the key of the cut when they were empty
+  unsigned long long base;        // of the bins: the cut when they were empty
   std::uint32_t shift;            // log2 of a bin's width
   bool common;                    // the bins are those of the whole team
   std::uint32_t levels[kLevels];  // keys appended and not told, by value; the last bin has all that are better, too
 };
 
-struct alignas(16) stream_scratch {
+struct alignas(kLineBytes) stream_scratch {
   select_scratch<kThreads> select;
   union {
     std::uint32_t bins[kBins];
     std::uint64_t maxima[kThreads];
   };
   stream_state state;
-  std::uint64_t result;
   std::uint32_t largest;  // high word of the best key that cut_of saw; thread 0's
   std::uint32_t last;
 };
@@ -109,9 +106,10 @@ __device__ __forceinline__ std::uint32_t reaching(const uint4 (&raw)[kVectors], 
   return reach;
 }
 
-/// Looks for a cut that k columns reach, as far as bins can tell: the team's, or the block's own where it has begun
-/// new ones. Every column is counted once. A warp comes.
-__device__ __forceinline__ void raise_by_levels(stream_state& state, team_board* board, std::uint32_t k) {
+/// A cut that k columns reach, as far as bins can tell: the team's, who are told what the block has counted since, or
+/// the block's own where it has begun new ones. Every column is counted once. A warp comes.
+/// @returns it in one lane, and 0 in the others, or in all of them.
+__device__ __forceinline__ unsigned long long cut_by_levels(stream_state& state, team_board* board, std::uint32_t k) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::uint32_t level = kLevels - 1 - lane;
   std::uint32_t mine = 0;
@@ -122,27 +120,32 @@ __device__ __forceinline__ void raise_by_levels(stream_state& state, team_board*
     mine = *static_cast<volatile std::uint32_t*>(&state.levels[level]);
   }
   const unsigned enough = __ballot_sync(kFullWarp, lanes_before(mine) + mine >= k);
-  if (enough == 0 || lane != __ffs(static_cast<int>(enough)) - 1) return;
-  unsigned long long cut = static_cast<unsigned long long>(state.base + (level << state.shift)) << 32;
+  if (enough == 0 || lane != __ffs(static_cast<int>(enough)) - 1) return 0;
+  return state.base + (static_cast<unsigned long long>(level) << state.shift);
+}
+
+/// Raises the cut to that of the levels, or of the team.
+__device__ __forceinline__ void raise_by_levels(stream_state& state, team_board* board, std::uint32_t k) {
+  unsigned long long cut = cut_by_levels(state, board, k);
   if (cut <= *static_cast<volatile unsigned long long*>(&state.cut)) return;
   if (board) cut = max(cut, atomicMax(&board->cut, cut));
   atomicMax(&state.cut, cut);
 }
 
-/// Empties the bins, which are to tell keys apart from the cut's up to the largest's.
+/// Empties the bins, which are to tell keys apart from the cut up to those of the largest value: of ties, columns.
 __device__ __forceinline__ void start_levels(stream_state& state, std::uint64_t cut, std::uint32_t largest,
                                              bool common) {
-  const std::uint32_t base = core::key_of(cut);
-  const std::uint32_t width = max(largest, base) - base;
+  const std::uint64_t width = max(static_cast<std::uint64_t>(largest) << 32 | ~0u, cut) - cut;
   constexpr int kLevelBits = std::bit_width(static_cast<unsigned>(kLevels)) - 1;
-  state.base = base;
+  state.base = cut;
   state.common = common;
-  state.shift = max(0, 32 - __clz(static_cast<int>(width)) - kLevelBits);
+  state.shift = max(0, 64 - __clzll(static_cast<long long>(width)) - kLevelBits);
   for (int l = 0; l < kLevels; l++) state.levels[l] = 0;
 }
-__device__ __forceinline__ void count_level(stream_state& state, std::uint32_t key) {
-  const std::uint32_t level = (key - state.base) >> state.shift;
-  atomicAdd(&state.levels[min(level, std::uint32_t{kLevels - 1})], 1u);
+__device__ __forceinline__ void count_level(stream_state& state, std::uint64_t key) {
+  if (key < state.base) return;
+  const std::uint64_t level = (key - state.base) >> state.shift;
+  atomicAdd(&state.levels[min(level, std::uint64_t{kLevels - 1})], 1u);
 }
 
 /// Appends what reaches the cut of the chunk that a warp has in a stage, all of it or nothing. Bins are looked at every
@@ -179,8 +182,9 @@ __device__ __forceinline__ bool append_chunk(const block_list& list, const row_s
       const std::uint32_t v = bit / kPerVector;
       const std::uint32_t e = bit % kPerVector;
       const Stored value = reinterpret_cast<const Stored*>(stage + v * kVectorPitch)[e];
-      const std::uint32_t key = key_of_value<Stored>(value, negated);
-      list.keys[at + __popc(those & ((1u << lane) - 1u))] = core::row_key(key, slice.column_of(mine + v * kWarp) + e);
+      const std::uint64_t key =
+          core::row_key(key_of_value<Stored>(value, negated), slice.column_of(mine + v * kWarp) + e);
+      list.keys[at + __popc(those & ((1u << lane) - 1u))] = key;
       count_level(state, key);
       reach &= reach - 1;
     }
@@ -216,18 +220,6 @@ __device__ __forceinline__ void start_list(const block_list& list, const whole_r
   __syncthreads();
 }
 
-/// The k-th largest of up to kCountedCut keys, by all pairs. @pre there are k.
-__device__ __forceinline__ std::uint64_t counted_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
-                                                     stream_scratch& scratch) {
-  rank_by_counting<kThreads>(keys, n, [&](std::uint32_t rank, std::uint64_t key) {
-    if (rank == k - 1 && key != core::kNoRow) scratch.result = key;
-  });
-  __syncthreads();
-  const std::uint64_t cut = scratch.result;
-  __syncthreads();
-  return cut;
-}
-
 /// The bin that holds the k-th largest, of bins that are in increasing order. `above` keys lie above all bins.
 /// @returns the bin; `above` then counts what lies above it, and `reached` its own keys too.
 __device__ __forceinline__ std::uint32_t find_bin(std::uint32_t k, std::uint32_t& above, std::uint32_t& reached,
@@ -256,12 +248,72 @@ __device__ __forceinline__ std::uint32_t find_bin(std::uint32_t k, std::uint32_t
   return scratch.select.digit;
 }
 
+/// The smallest, the largest, and the sum of `there`, of all threads.
+__device__ __forceinline__ void join_ranges(std::uint32_t& smallest, std::uint32_t& largest, std::uint32_t& there,
+                                            stream_scratch& scratch) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto join = [&](uint3 range) {
+    return make_uint3(__reduce_min_sync(kFullWarp, range.x), __reduce_max_sync(kFullWarp, range.y),
+                      __reduce_add_sync(kFullWarp, range.z));
+  };
+  const uint3 of_warp = join(make_uint3(smallest, largest, there));
+  if (lane == 0) scratch.select.ranges[threadIdx.x / kWarp] = of_warp;
+  __syncthreads();
+  const uint3 all = join(lane < kWarps ? scratch.select.ranges[lane] : make_uint3(~0u, 0, 0));
+  smallest = all.x;
+  largest = all.y;
+  there = all.z;
+  if (threadIdx.x == 0) scratch.largest = largest;
+}
+
+/// A word that at least k and at most k + slack of the threads' words reach, of which 0 is none; all that do are
+/// counted in `reached`. More than k + slack reach it only if they are equal. 0 if there are fewer than k. All threads
+/// come.
+__device__ __forceinline__ std::uint32_t word_cut(std::uint32_t word, std::uint32_t k, std::uint32_t slack,
+                                                  std::uint32_t& reached, stream_scratch& scratch) {
+  std::uint32_t low = word == 0 ? ~0u : word;
+  std::uint32_t high = word;
+  reached = word != 0 ? 1 : 0;
+  join_ranges(low, high, reached, scratch);
+  __syncthreads();  // the ranges have been read
+  if (reached < k) return 0;
+#pragma unroll 1
+  while (reached > k + slack && low < high) {  // k reach `low`, fewer reach what is above `high`
+    const std::uint32_t middle = high - (high - low) / 2;
+    const std::uint32_t count = __syncthreads_count(word >= middle);
+    if (count >= k) {
+      low = middle;
+      reached = count;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+/// cut_of for no more keys than threads, in shared or global memory: by values, and of ties by columns. All threads
+/// come.
+__device__ __noinline__ std::uint64_t quick_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
+                                                std::uint32_t slack, stream_scratch& scratch) {
+  const std::uint64_t key =
+      threadIdx.x < n ? *static_cast<const volatile std::uint64_t*>(keys + threadIdx.x) : core::kNoRow;
+  std::uint32_t reached = 0;
+  const std::uint32_t value = word_cut(core::key_of(key), k, slack, reached, scratch);
+  const std::uint32_t largest = scratch.largest;
+  if (value != 0 && reached <= k + slack) return static_cast<std::uint64_t>(value) << 32;
+  const auto column_word = static_cast<std::uint32_t>(key);
+  const std::uint32_t among = core::key_of(key) > value ? ~0u : core::key_of(key) == value ? column_word : 0u;
+  const std::uint32_t column = word_cut(among, k, slack, reached, scratch);
+  if (threadIdx.x == 0) scratch.largest = largest;
+  return max(static_cast<std::uint64_t>(value) << 32 | column, kEverything);
+}
+
 /// A cut that at least k and at most k + slack of keys[0, n) in shared memory reach: all of them if they are k, and
 /// kEverything if they are fewer. kNoRow is no key. Passes over equal bins of the range that is left: six are enough
 /// for any data, two or three mostly. All threads come, after a barrier; the keys may be written again at once.
 __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
                                              std::uint32_t slack, stream_scratch& scratch) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (n <= kThreads) return quick_cut(keys, n, k, slack, scratch);
   std::uint32_t smallest = ~0u;  // the range by high words alone: they reduce in one instruction
   std::uint32_t largest = 0;
   std::uint32_t there = 0;
@@ -273,22 +325,29 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
     smallest = min(smallest, core::key_of(key));
     largest = max(largest, core::key_of(key));
   }
-  const uint3 of_warp = make_uint3(__reduce_min_sync(kFullWarp, smallest), __reduce_max_sync(kFullWarp, largest),
-                                   __reduce_add_sync(kFullWarp, there));
-  if (lane == 0) scratch.select.ranges[threadIdx.x / kWarp] = of_warp;
-  __syncthreads();
-  const uint3 range = lane < kWarps ? scratch.select.ranges[lane] : make_uint3(~0u, 0, 0);
-  smallest = __reduce_min_sync(kFullWarp, range.x);
-  largest = __reduce_max_sync(kFullWarp, range.y);
-  there = __reduce_add_sync(kFullWarp, range.z);
-  if (threadIdx.x == 0) scratch.largest = largest;
+  join_ranges(smallest, largest, there, scratch);
   __syncthreads();  // the ranges have been read
   if (there < k) return kEverything;
   if (there == k) return max(static_cast<std::uint64_t>(smallest) << 32, kEverything);
-  if (n <= kCountedCut) return counted_cut(keys, n, k, scratch);
 
   std::uint64_t low = static_cast<std::uint64_t>(smallest) << 32;
   std::uint64_t high = static_cast<std::uint64_t>(largest) << 32 | ~0u;
+  if (smallest == largest) {  // ties: the range of columns
+    std::uint32_t least = ~0u;
+    std::uint32_t most = 0;
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+      const std::uint64_t key = keys[i];
+      if (key == core::kNoRow) continue;
+      least = min(least, static_cast<std::uint32_t>(key));
+      most = max(most, static_cast<std::uint32_t>(key));
+    }
+    join_ranges(least, most, there, scratch);
+    if (threadIdx.x == 0) scratch.largest = largest;
+    __syncthreads();  // the ranges have been read
+    high = low | most;
+    low |= least;
+  }
   std::uint32_t above = 0;
   for (;;) {
     constexpr int kBinBits = std::bit_width(static_cast<unsigned>(kBins)) - 1;
@@ -352,6 +411,26 @@ __device__ __forceinline__ void write_groups(std::uint64_t (&best)[kSampled], st
 #pragma unroll
       for (int v = 0; v < half; v++) best[v] = max(best[v], best[v + half]);
     }
+  }
+  if (groups <= kGroupsByWarps) {
+    const auto most_of_warp = [](std::uint64_t key) {
+      const std::uint32_t high = __reduce_max_sync(kFullWarp, core::key_of(key));
+      const std::uint32_t low =
+          __reduce_max_sync(kFullWarp, core::key_of(key) == high ? static_cast<std::uint32_t>(key) : 0);
+      return static_cast<std::uint64_t>(high) << 32 | low;
+    };
+    const std::uint32_t lane = threadIdx.x % kWarp;
+    const std::uint64_t of_warp = most_of_warp(best[0]);
+    if (lane == 0) scratch.maxima[threadIdx.x / kWarp] = of_warp;
+    __syncthreads();
+    if (threadIdx.x >= kWarp) return;
+    const std::uint64_t mine = lane < kWarps ? scratch.maxima[lane] : core::kNoRow;
+#pragma unroll 1
+    for (std::uint32_t g = 0; g < groups; g++) {
+      const std::uint64_t of_group = most_of_warp(lane % groups == g ? mine : core::kNoRow);
+      if (lane == 0) to[g] = of_group;
+    }
+    return;
   }
   if (groups >= kThreads) {
 #pragma unroll

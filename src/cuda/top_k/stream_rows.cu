@@ -5,16 +5,17 @@
 // maximum and a share of a vote. The cut: of disjoint groups of columns, the k-th largest of the groups' maxima is no
 // better than the k-th best of the row, and with two groups or more for each of the k it is hardly worse than the k-th
 // best of what the groups cover.
-// Steps: every warp loads the first chunks of its slice, and asks L2 for the next -> maxima of groups -> the team
-// meets, every block finds the cut -> slices are streamed, what reaches the cut goes to the block's list, and is
-// counted in bins that the team sums up: a bin that k columns reach is the next cut; a full list is shortened by it,
-// or to its k best -> where much may have been kept, the team agrees on a cut of the lists -> lists to the team's, and
-// the last block to hand over chooses, orders and writes.
+// Steps: every warp loads the first of its chunks, which lie all over the row -> maxima of groups -> the team meets,
+// every block finds the cut -> chunks are streamed, what reaches the cut goes to the block's list, and is counted in
+// bins that the team sums up: a bin that k columns reach is the next cut; a full list is shortened by it, or to its k
+// best -> where much may have been kept, the team agrees on a cut of the lists -> lists to the team's, and the last
+// block to hand over takes what reaches the last cut, chooses, orders and writes.
 // A team of one block does the same without meetings. Keys are distinct, value above and column below, so that ties
-// need no care anywhere.
+// are exact everywhere; where the first maxima tie, a team alone on the GPU meets once more, over finer groups.
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
 // History, 100 x 10^6, k 100: loads into registers, all appends against one cut 0.22 ms -> copies under way during
-// appends, the cut raised by counts of bins 0.13 -> teams count together 0.12.
+// appends, the cut raised by counts of bins 0.13 -> teams count together 0.12 -> teams of two sizes 0.115 -> stages at
+// whole lines, no asking L2 ahead 0.111. 1 x 10^6: 0.018 -> counting instead of sorting at the ends, 0.0155.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -28,6 +29,7 @@
 #include "cuda/device/grid.cuh"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/runtime/stream_memory.cuh"
+#include "cuda/top_k/list_output.cuh"
 #include "cuda/top_k/row_parts.cuh"
 #include "cuda/top_k/stream_chunks.cuh"
 #include "cuda/top_k/stream_list.cuh"
@@ -38,9 +40,15 @@ namespace {
 
 using namespace streaming;
 
-constexpr int kBlocks = 2;                  // a multiprocessor holds
-constexpr std::uint32_t kGroupsPerK = 2;    // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
-constexpr std::int64_t kLeastPiece = 8192;  // columns worth a block: five or six vectors a thread, of fp32
+constexpr int kBlocks = 2;                // a multiprocessor holds
+constexpr int kTurns = 4;                 // keys that a team brings together: of columns, of lists, each twice
+constexpr std::uint32_t kGroupsPerK = 2;  // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
+constexpr std::int64_t kSmallTeam = 4;    // whose blocks give all they have, if k is small, too
+constexpr int kOrderBins = 5 * kThreads;  // of keys that are put into order
+static_assert(core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)} +
+                  std::int64_t{sizeof(sort_bins<kOrderBins>)} <=
+              kRingBytes);
+constexpr std::int64_t kLeastPiece = 4096;  // columns worth a block: two or three vectors a thread, of fp32
 
 struct stream_args {
   core::top_k_request request;
@@ -48,27 +56,56 @@ struct stream_args {
   unsigned char* boards;     // of teams of several blocks
   std::int64_t board_bytes;  // of one team
   std::uint32_t team;        // blocks a row
+  std::uint32_t larger;      // of the first rows, which have one more
   std::uint32_t groups;      // of each block: see groups_for
+  std::uint32_t fine;        // the same, where values tie
   std::uint32_t capacity;    // keys in a block's list
+  std::uint32_t handed;      // that it gives to its team, at most
+  bool all_sampled;          // the first chunks are the whole row
   bool agrees_twice;
 
-  __host__ __device__ std::uint32_t team_groups() const { return team * groups; }
+  __host__ __device__ std::uint32_t largest_team() const { return team + (larger > 0 ? 1 : 0); }
+  __host__ __device__ std::uint32_t most_groups() const { return groups > fine ? groups : fine; }
 };
 
 /// The blocks of a team, and what they share.
 struct row_team {
   team_board* board;      // null if the team is one block
-  std::uint64_t* maxima;  // [2, groups of the team]
-  std::uint64_t* handed;  // [blocks, k]
-  std::uint32_t rank;
+  std::uint64_t* maxima;  // [kTurns, groups of the team]
+  std::uint64_t* handed;  // [blocks, what each may give]
+  std::uint32_t index;    // among the teams
+  std::uint32_t rank;     // of this block
   std::uint32_t size;
 };
 
-__device__ __forceinline__ row_team team_of(const stream_args& args, std::uint32_t index, std::uint32_t rank) {
-  if (args.team == 1) return {nullptr, nullptr, nullptr, 0, 1};
+__device__ __forceinline__ row_team team_of(const stream_args& args) {
+  if (args.largest_team() == 1) return {nullptr, nullptr, nullptr, blockIdx.x, 0, 1};
+  const std::uint32_t in_larger = args.larger * (args.team + 1);
+  const bool is_larger = blockIdx.x < in_larger;
+  const std::uint32_t size = is_larger ? args.team + 1 : args.team;
+  const std::uint32_t block = is_larger ? blockIdx.x : blockIdx.x - in_larger;
+  const std::uint32_t index = block / size + (is_larger ? 0 : args.larger);
+  if (size == 1) return {nullptr, nullptr, nullptr, index, 0, 1};
   unsigned char* memory = args.boards + index * args.board_bytes;
   auto* maxima = reinterpret_cast<std::uint64_t*>(memory + sizeof(team_board));
-  return {reinterpret_cast<team_board*>(memory), maxima, maxima + 2 * args.team_groups(), rank, args.team};
+  return {reinterpret_cast<team_board*>(memory),
+          maxima,
+          maxima + kTurns * size * args.most_groups(),
+          index,
+          block % size,
+          size};
+}
+
+/// Brings the team's keys together, `groups` from each block, each the best of its own set of columns: `turn` is the
+/// set of places for them. All blocks of the grid come, if teams have several.
+__device__ __forceinline__ const std::uint64_t* bring_maxima(const stream_args& args, const row_team& team, int turn,
+                                                             std::uint64_t (&best)[kSampled], std::uint32_t groups,
+                                                             const block_list& list, std::uint64_t* own) {
+  std::uint64_t* all = team.size == 1 ? own : team.maxima + turn * args.most_groups() * team.size;
+  write_groups(best, groups, all + team.rank * groups, *list.scratch);
+  if (args.boards) grid_sync();
+  if (team.size == 1) __syncthreads();
+  return all;
 }
 
 /// A cut that the k best of the row reach, from one key each of disjoint sets of its columns: the k-th best of what the
@@ -77,21 +114,26 @@ __device__ __forceinline__ row_team team_of(const stream_args& args, std::uint32
 __device__ __forceinline__ std::uint64_t agree(const stream_args& args, const row_team& team, int turn,
                                                std::uint64_t (&best)[kSampled], const block_list& list,
                                                std::uint64_t* end) {
-  constexpr std::uint32_t kSlackShare = 16;  // a pass less, mostly
+  constexpr std::uint32_t kSlackShare = 16;
   const auto k = static_cast<std::uint32_t>(args.request.options.k);
-  const std::uint32_t groups = args.team_groups();
-  std::uint64_t* all = end - groups;
-  if (team.size == 1) {
-    write_groups(best, args.groups, all, *list.scratch);
-  } else {
-    std::uint64_t* shared = team.maxima + turn * groups;
-    write_groups(best, args.groups, shared + team.rank * args.groups, *list.scratch);
-    grid_sync();
-    for (std::uint32_t i = threadIdx.x; i < groups; i += kThreads)
-      all[i] = __ldcg(reinterpret_cast<const unsigned long long*>(shared + i));
+  const std::uint32_t slack = k / kSlackShare + 1;
+  std::uint32_t n = team.size * args.groups;
+  const std::uint64_t* brought = bring_maxima(args, team, turn, best, args.groups, list, end - args.groups);
+  if (n <= kThreads) {
+    const std::uint64_t cut = quick_cut(brought, n, k, slack, *list.scratch);
+    // Where values tie, only more keys of the best columns tell where these end; if the grid is one team, it can meet
+    // for them.
+    const bool ties = static_cast<std::uint32_t>(cut) != 0 && cut != kEverything;
+    if (!ties || team.size < gridDim.x || args.groups >= args.fine) return cut;
+    n = team.size * args.fine;
+    brought = bring_maxima(args, team, turn + 1, best, args.fine, list, end - args.fine);
   }
+  std::uint64_t* all = end - n;
+  if (team.size > 1)
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+      all[i] = __ldcg(reinterpret_cast<const unsigned long long*>(brought + i));
   __syncthreads();
-  return cut_of(all, groups, k, k / kSlackShare, *list.scratch);
+  return cut_of(all, n, k, slack, *list.scratch);
 }
 
 /// Makes room in a full list: drops what no longer reaches the cut, or, if that is little, all but the k best, which
@@ -111,10 +153,7 @@ __device__ __forceinline__ void raise_cut(const block_list& list, const row_team
   }
   __syncthreads();
   const std::uint32_t n = list.count();
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
-    const std::uint32_t key = core::key_of(list.keys[i]);
-    if (key >= state.base) count_level(state, key);
-  }
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) count_level(state, list.keys[i]);
   __syncthreads();  // before anything is appended
 }
 
@@ -150,99 +189,112 @@ __device__ __forceinline__ void stream_slices(const block_list& list, const row_
   }
 }
 
-/// Leaves at most k keys in the list, and mostly no more than the block's share of what reaches the cut of the team.
-/// All threads come, after a barrier; they leave through one.
-__device__ __forceinline__ void shorten(const block_list& list, const row_team& team, std::uint32_t k) {
-  if (list.count() <= k) return;
+/// Leaves at most so many keys in the list, and mostly no more than the block's share of what reaches the cut of the
+/// team. All threads come, after a barrier; they leave through one.
+__device__ __forceinline__ void shorten(const block_list& list, const row_team& team, std::uint32_t k,
+                                        std::uint32_t most) {
+  if (list.count() <= most) return;
   if (threadIdx.x < kWarp) raise_by_levels(list.scratch->state, team.board, k);
   __syncthreads();
   keep_from(list, list.scratch->state.cut);
-  if (list.count() > k) keep_best(list, k);
+  if (list.count() > most) keep_best(list, k);
 }
 
-/// Gives the block's list, of at most k keys, to its team. @returns whether this is the block that has them all.
-__device__ __forceinline__ bool hand_over(const block_list& list, const row_team& team) {
+/// Gives the block's list to its team, and, if it `tells`, what it has counted.
+/// @returns whether this is the block that has them all.
+__device__ __forceinline__ bool hand_over(const block_list& list, const row_team& team, std::uint32_t k, bool tells) {
   stream_scratch& scratch = *list.scratch;
   const std::uint32_t n = list.count();
-  if (threadIdx.x == 0) scratch.last = atomicAdd(&team.board->found, n);
+  if (threadIdx.x < kWarp) {
+    if (tells && scratch.state.common) {
+      if (const auto cut = cut_by_levels(scratch.state, team.board, k)) atomicMax(&team.board->cut, cut);
+    }
+  } else if (threadIdx.x == kWarp) {
+    scratch.last = atomicAdd(&team.board->found, n);
+  }
   __syncthreads();
   const std::uint32_t at = scratch.last;
   for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) team.handed[at + i] = list.keys[i];
-  __threadfence();
   __syncthreads();  // all have written, and read `last`
-  if (threadIdx.x == 0) scratch.last = atomicAdd(&team.board->arrived, 1u) == team.size - 1 ? 1 : 0;
+  if (threadIdx.x == 0) {
+    __threadfence();  // what the block wrote is seen before it is counted, and what others did after
+    scratch.last = atomicAdd(&team.board->arrived, 1u) == team.size - 1 ? 1 : 0;
+    __threadfence();
+  }
   __syncthreads();
   return scratch.last != 0;
 }
 
-/// Fetches the team's list, piece by piece where it is longer than the block's: more than its k best need not stay.
+/// Fetches what reaches the cut of the team's list, piece by piece: where that is more than the block's list holds, all
+/// but the k best are dropped.
 __device__ __forceinline__ void gather(const block_list& list, const row_team& team, std::uint32_t k) {
-  __threadfence();
+  constexpr std::uint32_t kPiece = kHeld * kThreads;
+  const unsigned before = (1u << (threadIdx.x % kWarp)) - 1u;
   const std::uint32_t all = __ldcg(&team.board->found);
-  std::uint32_t held = 0;
-  for (std::uint32_t taken = 0; taken < all;) {
-    const std::uint32_t piece = min(list.capacity - held, all - taken);
-    for (std::uint32_t i = threadIdx.x; i < piece; i += kThreads)
-      list.keys[held + i] = __ldcg(reinterpret_cast<const unsigned long long*>(team.handed + taken + i));
-    taken += piece;
-    if (threadIdx.x == 0) list.scratch->state.count = held + piece;
+  std::uint64_t cut = __ldcg(&team.board->cut);
+  if (threadIdx.x == 0) list.scratch->state.count = 0;
+  __syncthreads();
+  for (std::uint32_t taken = 0; taken < all; taken += kPiece) {
+    std::uint64_t held[kHeld];
+#pragma unroll
+    for (int h = 0; h < kHeld; h++) {
+      const std::uint32_t i = taken + h * kThreads + threadIdx.x;
+      held[h] = i < all ? __ldcg(reinterpret_cast<const unsigned long long*>(team.handed + i)) : core::kNoRow;
+    }
+    if (all > list.capacity) {
+      const bool full = list.count() + kPiece > list.capacity;
+      __syncthreads();  // before anything is appended
+      if (full) cut = keep_best(list, k);
+    }
+#pragma unroll
+    for (int h = 0; h < kHeld; h++) {
+      const bool reaches = held[h] != core::kNoRow && held[h] >= cut;
+      const unsigned those = __ballot_sync(kFullWarp, reaches);
+      if (those == 0) continue;
+      std::uint32_t at = 0;
+      if (threadIdx.x % kWarp == 0)
+        at = atomicAdd(&list.scratch->state.count, static_cast<std::uint32_t>(__popc(those)));
+      at = __shfl_sync(kFullWarp, at, 0);
+      if (reaches) list.keys[at + __popc(those & before)] = held[h];
+    }
     __syncthreads();
-    if (taken < all) keep_best(list, k);
-    held = list.count();
-    __syncthreads();  // all have read the count
   }
 }
 
-/// Calls write(rank, key) for list.keys[0, n), the largest first. The keys may be moved. All threads come.
-template <class Write>
-__device__ __forceinline__ void for_each_in_order(const block_list& list, std::uint32_t n, Write write) {
-  if (n <= kCounted) {
-    rank_by_counting<kThreads>(list.keys, n, write);
-    return;
-  }
-  const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
-  for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) list.keys[i] = core::kNoRow;
-  block_sort<kThreads>(list.keys, padded);
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) write(i, list.keys[i]);
-}
-
-/// Chooses the k best of the list, and writes them in the order that the request asks for, padded.
+/// Chooses the k best of the list, and writes them in the order that the request asks for, padded. The ring is free.
 template <class Stored>
 __device__ __forceinline__ void write_row(const stream_args& args, const block_list& list, std::int64_t row,
-                                          const whole_row<Stored>& data) {
+                                          const whole_row<Stored>& data, unsigned char* ring) {
   const core::top_k_request& request = args.request;
   const bool sorted = request.options.sorted;
   const auto k = static_cast<std::uint32_t>(request.options.k);
-  if (list.count() > k && list.count() > kCounted) keep_best(list, k);
-  std::uint32_t n = list.count();
-  // By column: the halves of a key change places, and smaller columns are larger then.
-  const auto turned = [](std::uint64_t key) { return key << 32 | key >> 32; };
-  if (!sorted && n > k) {
-    std::uint32_t place = k;
-    std::uint64_t mine = core::kNoRow;
-    rank_by_counting<kThreads>(list.keys, n, [&](std::uint32_t rank, std::uint64_t key) {
-      place = rank;
-      mine = turned(key);
-    });
-    __syncthreads();  // all have read the keys
-    if (place < k) list.keys[place] = mine;
-    n = k;
-  } else if (!sorted) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) list.keys[i] = turned(list.keys[i]);
+  if (list.count() > k && list.count() > kThreads) keep_best(list, k);
+  const std::uint32_t n = list.count();
+  if (n <= kThreads)
+    return write_counted<kThreads>(request, row, data, list.keys, n, *reinterpret_cast<count_room<kThreads>*>(ring));
+  if (!sorted) {
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) list.keys[i] = turned_key(list.keys[i]);
+    __syncthreads();
   }
-  __syncthreads();
-  const row_writer<Stored> write(request, row, data);
-  for_each_in_order(list, n, [&](std::uint32_t rank, std::uint64_t key) {
-    if (rank < k) write(rank, sorted ? key : turned(key));
-  });
-  for (std::uint32_t rank = n + threadIdx.x; rank < k; rank += kThreads) write.pad(rank);
+  const row_writer<Stored> writer(request, row, data);
+  const auto write = [&](std::uint32_t rank, std::uint64_t key) { writer(rank, sorted ? key : turned_key(key)); };
+  auto* room = reinterpret_cast<std::uint64_t*>(ring);
+  auto& bins = *reinterpret_cast<sort_bins<kOrderBins>*>(room + core::kStreamRowsMaxK);
+  if (!sort_by_bins<kThreads>(list.keys, n, k, room, static_cast<std::uint32_t>(core::kStreamRowsMaxK), bins,
+                              list.scratch->select, write)) {
+    const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
+    for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) list.keys[i] = core::kNoRow;
+    block_sort<kThreads>(list.keys, padded);
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) write(i, list.keys[i]);
+  }
+  for (std::uint32_t rank = n + threadIdx.x; rank < k; rank += kThreads) writer.pad(rank);
 }
 
 /// Agrees once more, on a cut of what the team's lists hold. @param end of the list's memory and what is free behind it
 /// @pre teams of several blocks; all blocks come.
 __device__ __forceinline__ void agree_on_lists(const stream_args& args, const row_team& team, const block_list& list,
                                                std::uint64_t* end, std::uint32_t k) {
-  if (list.count() > end - list.keys - args.team_groups()) keep_best(list, k);
+  if (list.count() > end - list.keys - team.size * args.most_groups()) keep_best(list, k);
   const std::uint32_t n = list.count();
   std::uint64_t best[kSampled]{};
   for (std::uint32_t start = 0; start < n; start += kSampled * kThreads) {
@@ -252,7 +304,7 @@ __device__ __forceinline__ void agree_on_lists(const stream_args& args, const ro
       if (i < n) best[v] = max(best[v], list.keys[i]);
     }
   }
-  keep_from(list, agree(args, team, 1, best, list, end));
+  keep_from(list, agree(args, team, 2, best, list, end));
 }
 
 template <class Stored>
@@ -263,11 +315,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __
   const std::uint32_t flip = sign_flip<Stored>(request);
   const auto k = static_cast<std::uint32_t>(request.options.k);
   unsigned char* ring = reinterpret_cast<unsigned char*>(list.keys + list.capacity);
-  const std::uint32_t index = blockIdx.x / args.team;
-  const std::int64_t row = args.first_row + index;
-  const row_team team = team_of(args, index, blockIdx.x % args.team);
+  const row_team team = team_of(args);
+  const std::int64_t row = args.first_row + team.index;
   const whole_row<Stored> data = open_row<Stored>(request, row);
-  const row_slice<Stored> slice = slice_of(data, team.rank * kWarps + threadIdx.x / kWarp, team.size * kWarps);
+  const row_slice<Stored> slice = slice_of(data, threadIdx.x / kWarp * team.size + team.rank, team.size * kWarps);
 
   unsigned char* own = ring + threadIdx.x * 16;
   chunk_walk<Stored> walk = walk_of(slice);
@@ -280,7 +331,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __
   if (team.board && team.rank == 0 && threadIdx.x == 0) *team.board = {};
   std::uint64_t best[kSampled]{};
   async_wait<0>();
-  prefetch_chunks(slice, walk);
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
     if (chunks[s] == kNoChunk) continue;
@@ -293,36 +343,39 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __
   stream_slices(list, team, slice, walk, chunks, own, flip, k);
   if (team.size > 1) {
     if (args.agrees_twice) agree_on_lists(args, team, list, reinterpret_cast<std::uint64_t*>(ring + kRingBytes), k);
-    shorten(list, team, k);
-    if (!hand_over(list, team)) return;
+    shorten(list, team, k, args.handed);
+    if (!hand_over(list, team, k, !args.all_sampled)) return;
     gather(list, team, k);
   }
-  write_row(args, list, row, data);
+  write_row(args, list, row, data, ring);
 }
 
 /// The fewest groups a block that give a team kGroupsPerK for each of the k, if a block has so many: a power of two of
-/// threads, or of vectors in each thread. No more than `most` of a team.
-std::uint32_t groups_for(std::int64_t k, std::int64_t team, std::int64_t most) {
+/// threads, or of vectors in each thread. No more than `most` of the largest team.
+std::uint32_t groups_for(const stream_args& args, std::int64_t most) {
   constexpr auto kBelowThreads = std::bit_floor(static_cast<std::uint32_t>(kThreads - 1));
   std::uint32_t groups = 1;
-  while (groups < kThreads * kSampled && groups * team < kGroupsPerK * k) {
+  while (groups < kThreads * kSampled && groups * args.team < kGroupsPerK * args.request.options.k) {
     const std::uint32_t more = groups == kBelowThreads ? kThreads : 2 * groups;
-    if (more * team > most) break;  // of 1.5 k or more: those are enough, too
+    if (more * args.largest_team() > most) break;  // of 1.5 k or more: those are enough, too
     groups = more;
   }
   return groups;
 }
 
+/// Vectors that the teams' first chunks are.
+std::int64_t sampled_by(const stream_args& args) { return std::int64_t{args.team} * kWarps * kStages * kChunk; }
+
 /// Whether so much may be left of a row in the team's lists that one block would be longer about it than all blocks are
 /// about agreeing once more: more than two lists.
 bool agrees_twice(const stream_args& args, std::int64_t vectors) {
   const std::int64_t k = args.request.options.k;
-  const std::int64_t sampled = std::int64_t{args.team} * kWarps * kStages * kChunk;
-  if (args.team == 1 || vectors <= sampled) return false;
-  constexpr double kReaching = 1.4;  // columns of the sample that reach the cut, over k
+  const std::int64_t sampled = sampled_by(args);
+  if (args.team == 1 || vectors <= sampled) return false;  // blocks of their own do not come
+  constexpr double kReaching = 1.4;                        // columns of the sample that reach the cut, over k
   const double expected =
       kReaching * static_cast<double>(k) * static_cast<double>(vectors) / static_cast<double>(sampled);
-  return std::min(expected, static_cast<double>(k * args.team)) > 2.0 * args.capacity;
+  return std::min(expected, static_cast<double>(k * args.largest_team())) > 2.0 * args.capacity;
 }
 
 /// blocks_per_multiprocessor, which is asked once for each GPU and size: a call would spend microseconds on it.
@@ -346,26 +399,35 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
   const std::int64_t k = request.options.k;
   const std::int64_t rows = request.matrix.rows;
   const std::int64_t most_blocks = std::int64_t{kBlocks} * multiprocessors;
-  // Places for k and an append, for the maxima that a team brings, and for the k best padded to a power of two; the
-  // stages begin at a multiple of 16 bytes.
-  const std::int64_t capacity = (std::max<std::int64_t>(k + kListRoom, most_blocks) + 1) / 2 * 2;
+  // Places for k and an append, for the maxima that a team brings, and for the k best padded to a power of two; whole
+  // lines of them.
+  constexpr std::int64_t kPerLine = kLineBytes / std::int64_t{sizeof(std::uint64_t)};
+  const std::int64_t capacity =
+      (std::max<std::int64_t>(k + kListRoom, most_blocks) + kPerLine - 1) / kPerLine * kPerLine;
   const std::int64_t shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) +
                                     capacity * static_cast<std::int64_t>(sizeof(std::uint64_t)) + kRingBytes;
 
-  const auto launch_part = [&](std::int64_t first_row, std::int64_t part_rows, std::int64_t team) {
+  // Each of the rows has a team of so many blocks, or of one more.
+  const auto launch_part = [&](std::int64_t first_row, std::int64_t part_rows, std::int64_t blocks) {
     stream_args args{};
     args.request = request;
     args.first_row = first_row;
-    args.team = static_cast<std::uint32_t>(team);
-    args.groups = groups_for(k, team, capacity);
+    args.team = static_cast<std::uint32_t>(blocks / part_rows);
+    args.larger = static_cast<std::uint32_t>(blocks % part_rows);
+    args.groups = groups_for(args, capacity);
     args.capacity = static_cast<std::uint32_t>(capacity);
-    args.agrees_twice = agrees_twice(args, request.matrix.cols / row_slice<Stored>::kPerVector);
-    const launch_shape shape{.grid = dim3(static_cast<unsigned>(part_rows * team)),
+    const std::int64_t team = args.largest_team();
+    args.fine = std::bit_floor(static_cast<std::uint32_t>(std::min<std::int64_t>(kThreads / 2, capacity / team)));
+    const std::int64_t vectors = request.matrix.cols / row_slice<Stored>::kPerVector;
+    args.all_sampled = vectors <= sampled_by(args);
+    args.agrees_twice = agrees_twice(args, vectors);
+    const launch_shape shape{.grid = dim3(static_cast<unsigned>(blocks)),
                              .threads = kThreads,
                              .shared_bytes = shared_bytes,
                              .cooperative = team > 1};
     if (team == 1) return launch(stream_rows_kernel<Stored>, shape, stream, args, kWhat);
-    const std::int64_t keys = 2 * std::int64_t{args.team_groups()} + team * k;
+    args.handed = static_cast<std::uint32_t>(team <= kSmallTeam && 4 * k <= capacity ? capacity : k);
+    const std::int64_t keys = team * (std::int64_t{kTurns} * args.most_groups() + args.handed);
     args.board_bytes = static_cast<std::int64_t>(sizeof(team_board)) +
                        (keys * 8 + std::int64_t{alignof(team_board)} - 1) / std::int64_t{alignof(team_board)} *
                            std::int64_t{alignof(team_board)};
@@ -380,10 +442,10 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
   const std::int64_t full = rows / resident * resident;
   const std::int64_t left = rows - full;
   const std::int64_t most_team = (request.matrix.cols + kLeastPiece - 1) / kLeastPiece;
-  const std::int64_t team = left == 0 ? 1 : std::min(most_team, resident / left);
-  if (team == 1) return launch_part(0, rows, 1);
-  if (full > 0) launch_part(0, full, 1);
-  launch_part(full, left, team);
+  const std::int64_t shared = std::min(left * most_team, resident);
+  if (shared <= left) return launch_part(0, rows, rows);
+  if (full > 0) launch_part(0, full, full);
+  launch_part(full, left, shared);
 }
 
 }  // namespace

@@ -1,0 +1,156 @@
+// The k best of a list of keys, ranked and written as a row of the result.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device/block_select.cuh"
+#include "cuda/top_k/long_row.cuh"
+
+namespace shortlist::cuda {
+
+/// By column: the halves of a key change places, and smaller columns are larger then.
+__device__ __forceinline__ std::uint64_t turned_key(std::uint64_t key) { return key << 32 | key >> 32; }
+
+/// Shared memory that write_counted works in.
+template <int Threads>
+struct alignas(16) count_room {
+  static constexpr int kAtOnce = 2;  // loads of four keys each
+  std::uint32_t keys[Threads + 8 * 4 * kAtOnce];
+  std::uint32_t border;  // how many keys reach the best of those that are not chosen
+};
+
+/// Counts a key that is no less than another, in the two instructions that it takes.
+__device__ __forceinline__ void count_if_reached(std::uint32_t key, std::uint32_t least, std::uint32_t& count) {
+  asm("{ .reg .pred reached;\n"
+      "  setp.ge.u32 reached, %1, %2;\n"
+      "  @reached add.u32 %0, %0, 1; }"
+      : "+r"(count)
+      : "r"(key), "r"(least));
+}
+
+/// A thread's two of up to Threads keys, and how many of all reach each. A key that a warp reads from shared memory takes
+/// as long as 32 different ones, so it is compared with two.
+template <int Threads>
+class counted_pairs {
+ public:
+  std::uint32_t mine[2];  // places of keys; not there from n on
+  std::uint32_t reached[2];
+
+  __device__ __forceinline__ explicit counted_pairs(std::uint32_t n) {
+    const std::uint32_t half = (n + 1) / 2;
+    while (shift_ < 3 && half << (shift_ + 1) <= Threads) shift_++;
+    const std::uint32_t first = threadIdx.x >> shift_;
+    mine[0] = first < half ? first : n;
+    mine[1] = first < half ? first + half : n;
+    const std::uint32_t step = 4u * kAtOnce << shift_;
+    padded_ = (n + step - 1) / step * step;
+  }
+  /// One thread of those that have the same keys.
+  __device__ __forceinline__ bool is_first() const { return (threadIdx.x & ((1u << shift_) - 1)) == 0; }
+
+  /// Counts how many of the threads' keys, n in all, reach each that this one has. All threads come.
+  __device__ __forceinline__ void count(std::uint32_t n, const std::uint32_t (&own)[2], count_room<Threads>& room) {
+    __syncthreads();  // the room has been read
+#pragma unroll
+    for (int o = 0; o < 2; o++)
+      if (is_first() && mine[o] < n) room.keys[mine[o]] = own[o];
+    for (std::uint32_t i = n + threadIdx.x; i < padded_; i += Threads) room.keys[i] = 0;
+    __syncthreads();
+    const std::uint32_t helpers = 1u << shift_;
+    const auto* fours = reinterpret_cast<const uint4*>(room.keys) + (threadIdx.x & (helpers - 1));
+    const std::uint32_t end = __any_sync(kFullWarp, mine[0] < n) ? padded_ / 4 : 0;
+    std::uint32_t sums[2][2 * kAtOnce]{};  // which do not wait for each other
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < end; i += kAtOnce * helpers) {
+      uint4 others[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; j++) others[j] = fours[i + (j << shift_)];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; j++) {
+#pragma unroll
+        for (int o = 0; o < 2; o++) {
+          count_if_reached(others[j].x, own[o], sums[o][2 * j]);
+          count_if_reached(others[j].y, own[o], sums[o][2 * j + 1]);
+          count_if_reached(others[j].z, own[o], sums[o][2 * j]);
+          count_if_reached(others[j].w, own[o], sums[o][2 * j + 1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int o = 0; o < 2; o++) {
+      reached[o] = 0;
+#pragma unroll
+      for (int j = 0; j < 2 * kAtOnce; j++) reached[o] += sums[o][j];
+#pragma unroll 1
+      for (std::uint32_t apart = helpers / 2; apart > 0; apart /= 2)
+        reached[o] += __shfl_xor_sync(kFullWarp, reached[o], static_cast<int>(apart));
+    }
+  }
+
+ private:
+  static constexpr int kAtOnce = count_room<Threads>::kAtOnce;
+  std::uint32_t shift_ = 0;  // 2^shift threads have the same keys
+  std::uint32_t padded_;
+};
+
+/// Writes the k best of list[0, n), n no more than Threads, in the order that the request asks for, padded: each key is
+/// compared with each. All threads of a block come, after a barrier.
+template <int Threads, class Stored>
+__device__ __forceinline__ void write_counted(const core::top_k_request& request, std::int64_t index,
+                                              const whole_row<Stored>& row, const std::uint64_t* list, std::uint32_t n,
+                                              count_room<Threads>& room) {
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  const row_writer<Stored> write(request, index, row);
+  for (std::uint32_t i = n + threadIdx.x; i < k; i += Threads) write.pad(i);
+  if (request.options.sorted) {
+    rank_by_counting<Threads>(list, n, [&](std::uint32_t rank, std::uint64_t key) {
+      if (rank < k) write(rank, key);
+    });
+    return;
+  }
+  counted_pairs<Threads> pairs(n);
+  std::uint64_t keys[2];
+  std::uint32_t words[2];
+#pragma unroll
+  for (int o = 0; o < 2; o++) {
+    keys[o] = pairs.mine[o] < n ? list[pairs.mine[o]] : core::kNoRow;
+    words[o] = core::key_of(keys[o]);
+  }
+  // By values, of ties at the border by columns, then all by columns: one loop, since its instructions are in no cache
+  // the first time.
+  bool chosen[2]{};
+  std::uint32_t wanted = min(n, k);
+#pragma unroll 1
+  for (bool ordered = false;;) {
+    pairs.count(n, words, room);
+    if (ordered) break;
+    if (threadIdx.x == 0) room.border = ~0u;
+    std::uint32_t all = 0;
+    std::uint32_t next = ~0u;
+#pragma unroll
+    for (int o = 0; o < 2; o++) {
+      const bool candidate = pairs.mine[o] < n && !chosen[o] && (wanted == min(n, k) || words[o] != 0);
+      const bool better = candidate && pairs.reached[o] <= wanted;
+      all += __syncthreads_count(better && pairs.is_first());
+      if (candidate && !better) next = min(next, pairs.reached[o]);
+      chosen[o] |= better;
+    }
+    ordered = all == wanted;
+    if (!ordered) {
+      next = __reduce_min_sync(kFullWarp, next);
+      if (threadIdx.x % kWarp == 0) atomicMin(&room.border, next);
+      __syncthreads();
+      wanted -= all;
+    }
+#pragma unroll
+    for (int o = 0; o < 2; o++) {
+      const bool counts = ordered ? chosen[o] : pairs.mine[o] < n && !chosen[o] && pairs.reached[o] == room.border;
+      words[o] = counts ? static_cast<std::uint32_t>(keys[o]) : 0;
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < 2; o++)
+    if (words[o] != 0 && pairs.is_first()) write(pairs.reached[o] - 1, keys[o]);
+}
+
+}  // namespace shortlist::cuda
