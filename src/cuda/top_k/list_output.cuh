@@ -28,8 +28,8 @@ __device__ __forceinline__ void count_if_reached(std::uint32_t key, std::uint32_
       : "r"(key), "r"(least));
 }
 
-/// A thread's two of up to Threads keys, and how many of all reach each. A key that a warp reads from shared memory takes
-/// as long as 32 different ones, so it is compared with two.
+/// A thread's two of up to Threads keys, and how many of all reach each. A key that a warp reads from shared memory
+/// takes as long as 32 different ones, so it is compared with two.
 template <int Threads>
 class counted_pairs {
  public:

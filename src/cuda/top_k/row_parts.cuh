@@ -135,8 +135,9 @@ __device__ __forceinline__ float midpoint(float low, float high) {
 /// @return whether Algorithm 1 met a midpoint that exactly k values reach: then the result is the exact set.
 __device__ __forceinline__ bool bisect(const early_stop& stop, float border, float next, float& low, float& high) {
   const float width = __fmul_rn(stop.eps, fabsf(high));
+  const bool sums_fit = isfinite(__fadd_rn(low, low)) && isfinite(__fadd_rn(high, high));  // and all in between
   for (int step = 0; !stop.by_count || step < stop.max_iter; step++) {
-    const float middle = midpoint(low, high);
+    const float middle = sums_fit ? __fmul_rn(__fadd_rn(low, high), 0.5f) : midpoint(low, high);
     if (stop.by_eps) {
       if (!(__fsub_rn(high, low) > width) || middle <= low || middle >= high) return false;
       if (border >= middle && middle > next) return true;

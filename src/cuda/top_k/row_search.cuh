@@ -51,7 +51,8 @@ __device__ __forceinline__ Bits choose(Group& group, Bits sure, Bits fill, int k
   int all_sure = 0;
   const int sure_before = group.before(count_marks(sure), all_sure);
   int all_fill = 0;
-  const int fill_before = group.before(count_marks(fill), all_fill);
+  int fill_before = 0;
+  if (!Group::kHasRoom || !group.all(fill == 0)) fill_before = group.before(count_marks(fill), all_fill);
   const int missing = max(k - all_sure, 0);
   place = min(sure_before, k) + min(fill_before, missing);
   return keep_first(sure, k - sure_before) | keep_first(fill, missing - fill_before);
@@ -213,54 +214,79 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> c
     bool& settled) {
   using bits = typename row_share<Stored, Values>::bits;
   constexpr bool kHeld = Values <= 32;  // in registers; read anew for every step where they are too many
-  float values[kHeld ? Values : 1];
-  if constexpr (kHeld) share.visit_all([&](unsigned v, float value) { values[v] = value; });
-  const auto each = [&](auto f) {
-    if constexpr (kHeld) {
-#pragma unroll
-      for (unsigned v = 0; v < Values; v++) f(v, values[v]);
-    } else {
-      share.visit_all(f);
-    }
-  };
+  float values[kHeld ? Values : 2];
+  const bits there = share.present();
   float lower = INFINITY;
   float upper = -INFINITY;
   float odd = 0.0f;
-  each([&](unsigned, float value) {
+  const auto widen = [&](unsigned, float value) {
     lower = fminf(lower, value);
     upper = fmaxf(upper, value);
     odd = __fmaf_rn(value, 0.0f, odd);
-  });
-  if (share.present() != share.kEvery) odd = share.odd();
+  };
+  if constexpr (kHeld) {
+    share.visit_all([&](unsigned v, float value) { values[v] = value; });
+    if (there == share.kEvery) {
+      float_ends ends;
+      ends.add(values);
+      lower = ends.least();
+      upper = ends.most();
+      odd = ends.odd();
+    } else {
+#pragma unroll
+      for (unsigned v = 0; v < Values; v++) widen(v, values[v]);
+    }
+  } else {
+    share.visit_all(widen);
+  }
+  if (there != share.kEvery) odd = share.odd();
   lower = -group.largest(-lower);
   upper = group.largest(upper);
+  // Marks of those that are no less, of finite values.
+  const auto reaching = [&](float from) {
+    if constexpr (!kHeld) return static_cast<bits>(share.finite_from(from) & there);
+    bits marks = 0;
+    from = without_plus_zero(from);
+#pragma unroll
+    for (int v = Values - 1; v >= 0; v--) marks = shift_in_less(values[kHeld ? v : 0], from, marks);
+    return static_cast<bits>(~marks & there);
+  };
   const bool takes_all = row.count <= plan.k;
   settled = isfinite(group.sum(odd)) || takes_all;
   const float width = __fmul_rn(plan.stop.eps, fabsf(upper));
   bool open = settled && !takes_all;
+  bits reach_lower = there;
 #pragma unroll 1
   for (int step = 0;; step++) {
     const float middle = midpoint(lower, upper);
     open = open && (plan.stop.by_count ? step < plan.stop.max_iter
                                        : __fsub_rn(upper, lower) > width && lower < middle && middle < upper);
     if (group.all(!open)) break;
+    bits marks = 0;
     float count = 0.0f;
-    each([&](unsigned, float value) { count += value >= middle ? 1.0f : 0.0f; });
-    const auto reached = static_cast<int>(group.sum_count(count));
-    if (open && plan.stop.by_eps && reached == plan.k) {
-      lower = upper = middle;
-      open = false;
-    } else if (open) {
-      (reached < plan.k ? upper : lower) = middle;
+    if constexpr (kHeld) {
+      marks = reaching(middle);
+      count = static_cast<float>(count_marks(marks));
+    } else {
+      share.visit_all([&](unsigned, float value) { count += value >= middle ? 1.0f : 0.0f; });
     }
+    const auto reached = static_cast<int>(group.sum_count(count));
+    const bool ends = plan.stop.by_eps && reached == plan.k;
+    if (open && (reached < plan.k || ends)) upper = middle;
+    if (open && reached >= plan.k) {
+      lower = middle;
+      reach_lower = marks;
+    }
+    open = open && !ends;
   }
+  if constexpr (!kHeld) reach_lower = reaching(lower);
   row_marks<bits> marks;
-  const float from = plan.stop.by_count ? lower : upper;
-  each([&](unsigned v, float value) { marks.sure |= value >= from ? bits{1} << v : bits{0}; });
-  if (!group.all(from == lower))
-    each([&](unsigned v, float value) { marks.fill |= value >= lower ? bits{1} << v : bits{0}; });
-  marks.fill &= ~marks.sure;
-  if (takes_all) marks = {share.present(), 0};
+  marks.sure = reach_lower;
+  if (plan.stop.by_eps && !group.all(upper == lower)) {
+    marks.sure = reaching(upper);
+    marks.fill = reach_lower & ~marks.sure;
+  }
+  if (takes_all) marks = {there, 0};
   return marks;
 }
 
@@ -388,10 +414,11 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
   float lower = -group.largest(-mine.least);
   float upper = group.largest(mine.most);
   float kth = -group.largest(-mine.kth);
-  float next = plan.stop.by_count ? 0.0f : group.largest(mine.next);
+  float next = group.largest(mine.next);
   if (border.tied) kth = next = tie;
   const bool odd = !isfinite(group.sum(mine.odd));
-  const bool exact = takes_all || !settled || odd || bisect(plan.stop, kth, next, lower, upper);
+  bool exact = takes_all || !settled || odd || bisect(plan.stop, kth, next, lower, upper);
+  exact |= plan.stop.by_count && lower > next && lower <= kth;  // which the k best alone reach
   if (group.all(exact)) return marks;
   const auto stopped = share.marks_between(lower, plan.stop.by_count ? lower : upper);
   if (!exact) marks = stopped;

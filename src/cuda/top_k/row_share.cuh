@@ -76,6 +76,47 @@ struct row_facts {
   float odd = 0.0f;        // NaN if any column holds NaN or an infinity
 };
 
+/// Shifts in, from the right, whether a finite value is less than another: by the sign of the difference, which
+/// denormals keep; an instruction less than a comparison takes. @pre `than` is not +0, for -0 - 0 is -0: see below.
+__device__ __forceinline__ std::uint32_t shift_in_less(float value, float than, std::uint32_t marks) {
+  return __funnelshift_l(__float_as_uint(__fsub_rn(value, than)), marks, 1);
+}
+/// The same number; -0 for both zeros.
+__device__ __forceinline__ float without_plus_zero(float value) { return value == 0.0f ? -0.0f : value; }
+
+/// The least and the largest of numbers, and whether all are finite, by their bits: three operands an instruction.
+class float_ends {
+ public:
+  template <int Count>
+  __device__ __forceinline__ void add(const float (&values)[Count]) {
+    static_assert(Count % 2 == 0);
+#pragma unroll
+    for (int i = 0; i < Count; i += 2) {
+      const int a = __float_as_int(values[i]);
+      const int b = __float_as_int(values[i + 1]);
+      most_ = __vimax3_s32(most_, a, b);
+      most_bits_ = __vimax3_u32(most_bits_, static_cast<unsigned>(a), static_cast<unsigned>(b));
+      least_bits_ = __vimin3_u32(least_bits_, static_cast<unsigned>(a), static_cast<unsigned>(b));
+    }
+  }
+  /// Of numbers below 0, the larger bits are the lesser.
+  __device__ __forceinline__ float most() const { return __uint_as_float(most_ >= 0 ? most_ : least_bits_); }
+  __device__ __forceinline__ float least() const {
+    return __uint_as_float(most_bits_ >= core::kSignBit ? most_bits_ : least_bits_);
+  }
+  /// NaN if there is NaN or an infinity.
+  __device__ __forceinline__ float odd() const {
+    constexpr unsigned kInfinity = 0x7F800000u;
+    const bool is_odd = most_ >= static_cast<int>(kInfinity) || most_bits_ >= (kInfinity | core::kSignBit);
+    return is_odd ? core::float_from_bits(core::kCanonicalNan) : 0.0f;
+  }
+
+ private:
+  int most_ = static_cast<int>(core::kSignBit);
+  unsigned most_bits_ = 0;
+  unsigned least_bits_ = ~0u;
+};
+
 /// Where a thread reads its units of any row: bytes from its first column.
 template <class Stored, int Values>
 class unit_places {
@@ -234,17 +275,31 @@ class row_share {
   /// What an early stop needs to know of a thread's columns, of which `sure` are among the k best.
   __device__ __forceinline__ row_facts facts(bits sure) const {
     row_facts all;
-    visit_all([&](unsigned v, float value) {
-      all.least = fminf(all.least, value);
-      all.most = fmaxf(all.most, value);
+    const auto split = [&](unsigned v, float value) {
       if (sure >> v & 1) {
         all.kth = fminf(all.kth, value);
       } else {
         all.next = fmaxf(all.next, value);
       }
-      all.odd = __fmaf_rn(value, 0.0f, all.odd);
+    };
+    if (whole()) {
+      float_ends ends;
+      visit_units([&](unsigned first, const float(&values)[kUnit]) {
+        ends.add(values);
+#pragma unroll
+        for (unsigned c = 0; c < kUnit; c++) split(first + c, values[c]);
+      });
+      all.least = ends.least();
+      all.most = ends.most();
+      all.odd = ends.odd();
+      return all;
+    }
+    visit_all([&](unsigned v, float value) {
+      all.least = fminf(all.least, value);
+      all.most = fmaxf(all.most, value);
+      split(v, value);
     });
-    if (!whole()) all.odd = odd();
+    all.odd = odd();
     return all;
   }
   /// Calls f(v, value) for all of a thread's columns: NaN, which reaches nothing and is no extreme, where none is.
@@ -263,13 +318,22 @@ class row_share {
   }
   /// Those >= from are sure, those in [fill_from, from) fill up. @pre all columns hold finite numbers.
   __device__ __forceinline__ row_marks<bits> marks_between(float fill_from, float from) const {
-    row_marks<bits> marks;
     const bits there = present();
-    visit([&](unsigned v, float value) { marks.sure |= value >= from ? bits{1} << v : bits{0}; });
-    marks.sure &= there;
-    if (fill_from == from) return marks;
-    visit([&](unsigned v, float value) { marks.fill |= value >= fill_from ? bits{1} << v : bits{0}; });
-    marks.fill &= ~marks.sure & there;
+    row_marks<bits> marks;
+    marks.sure = finite_from(from) & there;
+    if (fill_from != from) marks.fill = finite_from(fill_from) & ~marks.sure & there;
+    return marks;
+  }
+  /// Those >= from. @pre all columns hold finite numbers.
+  __device__ __forceinline__ bits finite_from(float from) const {
+    bits marks = 0;
+    from = without_plus_zero(from);
+    visit_units([&](unsigned first, const float(&values)[kUnit]) {
+      std::uint32_t less = 0;
+#pragma unroll
+      for (int c = kUnit - 1; c >= 0; c--) less = shift_in_less(values[c], from, less);
+      marks |= static_cast<bits>(~less & ((1u << kUnit) - 1u)) << first;
+    });
     return marks;
   }
   /// The columns that are there.
@@ -298,16 +362,25 @@ class row_share {
     constexpr int kSize = static_cast<int>(sizeof(Stored));
     return *reinterpret_cast<const uint4*>(row_.bytes + first_ * kSize + units_.bytes(i));
   }
+  /// Calls f(v of the first, values) for each unit.
   template <class F>
-  __device__ __forceinline__ void visit(F f) const {
-    const std::uint32_t sign = row_.negated ? 0x80000000u : 0u;
+  __device__ __forceinline__ void visit_units(F f) const {
+    const std::uint32_t sign = row_.negated ? core::kSignBit : 0u;
 #pragma unroll
     for (unsigned i = 0; i < kUnits; i++) {
       float values[kUnit];
       widen_unit<Stored>(unit(i), values);
 #pragma unroll
-      for (unsigned c = 0; c < kUnit; c++) f(kUnit * i + c, __uint_as_float(__float_as_uint(values[c]) ^ sign));
+      for (unsigned c = 0; c < kUnit; c++) values[c] = __uint_as_float(__float_as_uint(values[c]) ^ sign);
+      f(kUnit * i, values);
     }
+  }
+  template <class F>
+  __device__ __forceinline__ void visit(F f) const {
+    visit_units([&](unsigned first, const float(&values)[kUnit]) {
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++) f(first + c, values[c]);
+    });
   }
 
   const staged_row<Stored>& row_;

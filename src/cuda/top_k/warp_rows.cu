@@ -43,19 +43,21 @@ struct warp_args {
 enum class row_kind : std::uint8_t {
   packed,  // exact, k < cols, by ascending column, no mask; whole rows behind each other, at multiples of 16 bytes
   plain,   // the same, of rows that begin anywhere
-  early,   // the same with an early stop, and any k
+  early,   // as packed, with an early stop or any k
   any
 };
 
 /// Blocks of a multiprocessor: as many as have registers, and their rows room.
-template <int Values, int Lanes>
-constexpr int kBlocksEach = Values == 48 ? 4 : 6;
+template <int Values, int Lanes, row_kind Kind>
+constexpr int kBlocksEach = Values == 48                                               ? 4
+                            : Kind == row_kind::early || (Values == 32 && Lanes == 16) ? 5
+                                                                                       : 6;
 
 template <class Stored, int Values, int Lanes, row_kind Kind>
-__global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes>))
+__global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
-  constexpr bool kPacked = Kind == row_kind::packed;
+  constexpr bool kPacked = Kind == row_kind::packed || Kind == row_kind::early;
   constexpr bool kPlain = Kind <= row_kind::plain;
   constexpr bool kSimple = Kind != row_kind::any;
   const core::top_k_request& request = args.request;
@@ -158,7 +160,7 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
   args.staged_bytes = static_cast<std::int32_t>(staged_bytes(args.output));
   const std::int64_t rows = args.request.matrix.rows;
   const std::int64_t blocks = (rows + kWarps * kGroups - 1) / (kWarps * kGroups);
-  const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach<Values, Lanes>;
+  const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach<Values, Lanes, Kind>;
   const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(blocks, resident))),
                          .threads = kThreads,
                          .shared_bytes = kBarrierBytes + std::int64_t{kWarps} * (kStages * args.stage_bytes +
@@ -196,11 +198,11 @@ void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
 template <class Stored>
 void launch_type(cudaStream_t stream, warp_args& args, int multiprocessors) {
   const bool simple = args.stage.mode != stage_mode::by_threads && args.output.sort_size == 0 && !args.output.out.mask;
-  if (!simple) return launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);
-  if (args.search.stop.asked() || args.search.k >= args.request.matrix.cols)
-    return launch_columns<Stored, row_kind::early>(stream, args, multiprocessors);
-  if (args.stage.mode == stage_mode::packed)
-    return launch_columns<Stored, row_kind::packed>(stream, args, multiprocessors);
+  const bool packed = args.stage.mode == stage_mode::packed;
+  const bool exact = !args.search.stop.asked() && args.search.k < args.request.matrix.cols;
+  if (!simple || (!exact && !packed)) return launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);
+  if (!exact) return launch_columns<Stored, row_kind::early>(stream, args, multiprocessors);
+  if (packed) return launch_columns<Stored, row_kind::packed>(stream, args, multiprocessors);
   launch_columns<Stored, row_kind::plain>(stream, args, multiprocessors);
 }
 
