@@ -16,7 +16,6 @@ template <int Threads>
 struct alignas(16) count_room {
   static constexpr int kAtOnce = 2;  // loads of four keys each
   std::uint32_t keys[Threads + 8 * 4 * kAtOnce];
-  std::uint32_t border;  // how many keys reach the best of those that are not chosen
 };
 
 /// Counts a key that is no less than another, in the two instructions that it takes.
@@ -50,7 +49,6 @@ class counted_pairs {
 
   /// Counts how many of the threads' keys, n in all, reach each that this one has. All threads come.
   __device__ __forceinline__ void count(std::uint32_t n, const std::uint32_t (&own)[2], count_room<Threads>& room) {
-    __syncthreads();  // the room has been read
 #pragma unroll
     for (int o = 0; o < 2; o++)
       if (is_first() && mine[o] < n) room.keys[mine[o]] = own[o];
@@ -93,12 +91,13 @@ class counted_pairs {
   std::uint32_t padded_;
 };
 
-/// Writes the k best of list[0, n), n no more than Threads, in the order that the request asks for, padded: each key is
-/// compared with each. All threads of a block come, after a barrier.
+/// Writes what reaches the cut of list[0, n), n no more than Threads, in the order that the request asks for, padded:
+/// each key is compared with each. All threads of a block come, after a barrier.
+/// @param cut that exactly min(n, k) keys reach.
 template <int Threads, class Stored>
 __device__ __forceinline__ void write_counted(const core::top_k_request& request, std::int64_t index,
                                               const whole_row<Stored>& row, const std::uint64_t* list, std::uint32_t n,
-                                              count_room<Threads>& room) {
+                                              std::uint64_t cut, count_room<Threads>& room) {
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const row_writer<Stored> write(request, index, row);
   for (std::uint32_t i = n + threadIdx.x; i < k; i += Threads) write.pad(i);
@@ -110,47 +109,16 @@ __device__ __forceinline__ void write_counted(const core::top_k_request& request
   }
   counted_pairs<Threads> pairs(n);
   std::uint64_t keys[2];
-  std::uint32_t words[2];
+  std::uint32_t columns[2];  // the smaller, the larger; 0 of what is not written
 #pragma unroll
   for (int o = 0; o < 2; o++) {
     keys[o] = pairs.mine[o] < n ? list[pairs.mine[o]] : core::kNoRow;
-    words[o] = core::key_of(keys[o]);
+    columns[o] = keys[o] >= cut ? static_cast<std::uint32_t>(keys[o]) : 0;
   }
-  // By values, of ties at the border by columns, then all by columns: one loop, since its instructions are in no cache
-  // the first time.
-  bool chosen[2]{};
-  std::uint32_t wanted = min(n, k);
-#pragma unroll 1
-  for (bool ordered = false;;) {
-    pairs.count(n, words, room);
-    if (ordered) break;
-    if (threadIdx.x == 0) room.border = ~0u;
-    std::uint32_t all = 0;
-    std::uint32_t next = ~0u;
-#pragma unroll
-    for (int o = 0; o < 2; o++) {
-      const bool candidate = pairs.mine[o] < n && !chosen[o] && (wanted == min(n, k) || words[o] != 0);
-      const bool better = candidate && pairs.reached[o] <= wanted;
-      all += __syncthreads_count(better && pairs.is_first());
-      if (candidate && !better) next = min(next, pairs.reached[o]);
-      chosen[o] |= better;
-    }
-    ordered = all == wanted;
-    if (!ordered) {
-      next = __reduce_min_sync(kFullWarp, next);
-      if (threadIdx.x % kWarp == 0) atomicMin(&room.border, next);
-      __syncthreads();
-      wanted -= all;
-    }
-#pragma unroll
-    for (int o = 0; o < 2; o++) {
-      const bool counts = ordered ? chosen[o] : pairs.mine[o] < n && !chosen[o] && pairs.reached[o] == room.border;
-      words[o] = counts ? static_cast<std::uint32_t>(keys[o]) : 0;
-    }
-  }
+  pairs.count(n, columns, room);
 #pragma unroll
   for (int o = 0; o < 2; o++)
-    if (words[o] != 0 && pairs.is_first()) write(pairs.reached[o] - 1, keys[o]);
+    if (columns[o] != 0 && pairs.is_first()) write(pairs.reached[o] - 1, keys[o]);
 }
 
 }  // namespace shortlist::cuda

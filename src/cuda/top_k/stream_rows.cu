@@ -270,8 +270,11 @@ __device__ __forceinline__ void write_row(const stream_args& args, const block_l
   const auto k = static_cast<std::uint32_t>(request.options.k);
   if (list.count() > k && list.count() > kThreads) keep_best(list, k);
   const std::uint32_t n = list.count();
-  if (n <= kThreads)
-    return write_counted<kThreads>(request, row, data, list.keys, n, *reinterpret_cast<count_room<kThreads>*>(ring));
+  if (n <= kThreads) {
+    const std::uint64_t cut = n > k && !sorted ? quick_cut(list.keys, n, k, 0, *list.scratch) : kEverything;
+    auto& counts = *reinterpret_cast<count_room<kThreads>*>(ring);
+    return write_counted<kThreads>(request, row, data, list.keys, n, cut, counts);
+  }
   if (!sorted) {
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) list.keys[i] = turned_key(list.keys[i]);
     __syncthreads();
