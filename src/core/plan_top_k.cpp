@@ -215,7 +215,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm) {
   switch (algorithm) {
     case top_k_algorithm::warp_rows:
     case top_k_algorithm::block_rows:
-      return "early stop: gains nothing: an exact search moves the same bytes, and takes as long as two to four "
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes no longer than two "
              "steps\n";
     default: return "early stop: gains nothing: it follows the bisection from the exact border, two passes more\n";
   }
