@@ -93,7 +93,7 @@ class counted_pairs {
 
 /// Writes what reaches the cut of list[0, n), n no more than Threads, in the order that the request asks for, padded:
 /// each key is compared with each. All threads of a block come, after a barrier.
-/// @param cut that exactly min(n, k) keys reach.
+/// @param cut that exactly min(n, k) keys reach; only for results by column.
 template <int Threads, class Stored>
 __device__ __forceinline__ void write_counted(const core::top_k_request& request, std::int64_t index,
                                               const whole_row<Stored>& row, const std::uint64_t* list, std::uint32_t n,
