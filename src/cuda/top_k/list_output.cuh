@@ -8,9 +8,6 @@
 
 namespace shortlist::cuda {
 
-/// By column: the halves of a key change places, and smaller columns are larger then.
-__device__ __forceinline__ std::uint64_t turned_key(std::uint64_t key) { return key << 32 | key >> 32; }
-
 /// Shared memory that write_counted works in.
 template <int Threads>
 struct alignas(16) count_room {

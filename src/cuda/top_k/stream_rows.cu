@@ -261,6 +261,9 @@ __device__ __forceinline__ void gather(const block_list& list, const row_team& t
   }
 }
 
+/// By column: the halves of a key change places, and smaller columns are larger then.
+__device__ __forceinline__ std::uint64_t turned_key(std::uint64_t key) { return key << 32 | key >> 32; }
+
 /// Chooses the k best of the list, and writes them in the order that the request asks for, padded. The ring is free.
 template <class Stored>
 __device__ __forceinline__ void write_row(const stream_args& args, const block_list& list, std::int64_t row,
