@@ -11,12 +11,12 @@
 
 namespace shortlist::cuda::radix {
 
-constexpr int kDigitBits = 11;      // 8 KB of bins a block; 10 bits would take a fourth pass for fp32
+constexpr int kDigitBits = 11;  // 8 KB of bins a block; 10 bits would take a fourth pass for fp32
 constexpr std::uint32_t kBins = 1u << kDigitBits;
 constexpr int kLoads = 4;  // 16-byte loads in flight a thread, 48 KB a multiprocessor: 35 bytes a ns for 1.4 us
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kHistograms = 3;               // a team's, in turn: one is read, one filled, one cleared
+constexpr int kHistograms = 3;  // a team's, in turn: one is read, one filled, one cleared
 
 /// Of a part of a row: how many keys reach the selection's `from`, and how many more reach its `fill_from`.
 struct tally {
