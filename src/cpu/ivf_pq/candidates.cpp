@@ -24,23 +24,21 @@ candidate_rows::candidate_rows(query_scan& scan, candidate* rows, std::int64_t r
 }
 
 void candidate_rows::scan_list(float base, const list_span& list, const slot_buffers& buffers) {
-  const std::int64_t pages = divide_up(list.rows, core::kPageRows);
-  candidate_list* const found = &pending_;
-  for (std::int64_t page = 0;;) {
-    const list_filter of_list = filter(base);
-    page = current_ivf_pq_kernels().scan_list(&of_list, 1, list, page, &found);
-    if (page == pages) return;
-    make_room(buffers);
-  }
+  candidate_rows* const only = this;
+  scan_list({&only, 1}, &base, list, buffers);
 }
 
-void candidate_rows::scan_list(candidate_rows* const (&queries)[2], const float (&bases)[2], const list_span& list,
+void candidate_rows::scan_list(std::span<candidate_rows* const> queries, const float* bases, const list_span& list,
                                const slot_buffers& buffers) {
   const std::int64_t pages = divide_up(list.rows, core::kPageRows);
-  candidate_list* const found[2] = {&queries[0]->pending_, &queries[1]->pending_};
+  list_filter of_list[kScannedQueries];
+  candidate_list* found[kScannedQueries];
   for (std::int64_t page = 0;;) {
-    const list_filter of_list[2] = {queries[0]->filter(bases[0]), queries[1]->filter(bases[1])};
-    page = current_ivf_pq_kernels().scan_list(of_list, 2, list, page, found);
+    for (std::size_t q = 0; q < queries.size(); ++q) {
+      of_list[q] = queries[q]->filter(bases[q]);
+      found[q] = &queries[q]->pending_;
+    }
+    page = current_ivf_pq_kernels().scan_list(of_list, std::ssize(queries), list, page, found);
     if (page == pages) return;
     for (candidate_rows* query : queries) {
       if (!query->has_room()) query->make_room(buffers);

@@ -4,11 +4,15 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "cpu/ivf_pq/filter.hpp"
 #include "cpu/ivf_pq/row_scores.hpp"
 
 namespace shortlist::cpu {
+
+/// Queries that pass over a page while it lies in the inner cache.
+inline constexpr std::int64_t kScannedQueries = 8;
 
 /// What a slot works in, whatever query it has.
 struct slot_buffers {
@@ -37,8 +41,8 @@ class candidate_rows {
 
   /// Passes a list through the filter. `base` is what estimates of its rows begin at.
   void scan_list(float base, const list_span& list, const slot_buffers& buffers);
-  /// The same with two queries at once.
-  static void scan_list(candidate_rows* const (&queries)[2], const float (&bases)[2], const list_span& list,
+  /// The same with several queries at once, kScannedQueries at most.
+  static void scan_list(std::span<candidate_rows* const> queries, const float* bases, const list_span& list,
                         const slot_buffers& buffers);
   /// Takes over what another slot has found for the same query.
   void join(const candidate_rows& other, const slot_buffers& buffers);

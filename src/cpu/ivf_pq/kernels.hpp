@@ -95,7 +95,7 @@ struct ivf_pq_kernels {
   /// A number that is not below `rank` of the values, and below nearly all others: by bisection, since no more than
   /// that is needed. @pre 1 <= rank <= count; values are finite, and kValuesSlack may be written behind them.
   float (*limit_of_rank)(float* values, std::int64_t count, std::int64_t rank);
-  /// Appends the rows, from page `first_page` on, that cannot be left out, for one query or two, while there is room
+  /// Appends the rows, from page `first_page` on, that cannot be left out, for each of the queries, while all have room
   /// for a whole page. Returns the first page that it is not done with.
   std::int64_t (*scan_list)(const list_filter* filters, std::int64_t queries, const list_span& list,
                             std::int64_t first_page, candidate_list* const* found);

@@ -54,7 +54,7 @@ class row_scorer {
   const float* centroid(std::int64_t list) const;
   /// Of a row as it was added, with what the score's kernels read behind it.
   std::int64_t kept_bytes() const { return round_up(shape_.dim * size_bytes(lists_.kept.type), kCacheLineBytes); }
-  void read_kept_row(std::uint64_t key) const;
+  void fetch_kept_row(std::uint64_t key) const;
   const std::byte* kept_row(std::uint64_t key) const {
     return static_cast<const std::byte*>(lists_.kept.rows) + core::position_of(key) * lists_.kept.row_stride_bytes;
   }

@@ -15,7 +15,7 @@
 namespace shortlist::cpu {
 
 /// Queries that are probed together; more would only enlarge the scratch.
-inline constexpr std::int64_t kMaxQueryGroup = 4096;
+inline constexpr std::int64_t kMaxQueryGroup = 16384;
 /// Room for keys beyond those that are looked for: fewer cuts for small k.
 inline constexpr std::int64_t kMinExtraKeys = 64;
 /// Room for candidates: a list that still fills half of it after it was cut is scored at once.
@@ -81,6 +81,12 @@ struct probe_pair {
   std::uint32_t n;
 };
 
+/// A query's number within a group, and its nearest list.
+struct ordered_query {
+  std::uint32_t list;
+  std::uint32_t number;
+};
+
 class ivf_pq_scratch final : public core::scratch {
  public:
   /// @throws out_of_memory.
@@ -108,6 +114,7 @@ class ivf_pq_scratch final : public core::scratch {
       const std::int64_t parts = std::min(slots, divide_up(group, kProbeQueries));
       allocations_ += probing.reserve(parts * probe_bytes(shape.nlist, shape.dim));
     }
+    allocations_ += order.reserve(group * static_cast<std::int64_t>(sizeof(ordered_query)));
     allocations_ += pairs.reserve(slots * team * nprobe * static_cast<std::int64_t>(sizeof(probe_pair)));
     allocations_ += queries.reserve(slots * team * memory.bytes);
     allocations_ += estimates.reserve(slots * (memory.candidates + kValuesSlack) * 4);
@@ -115,8 +122,8 @@ class ivf_pq_scratch final : public core::scratch {
   }
 
   std::int64_t bytes() const noexcept override {
-    return coarse_->bytes() + turned.bytes() + probes.bytes() + probe_scores.bytes() + probing.bytes() + pairs.bytes() +
-           queries.bytes() + estimates.bytes() + decoded.bytes();
+    return coarse_->bytes() + turned.bytes() + probes.bytes() + probe_scores.bytes() + probing.bytes() + order.bytes() +
+           pairs.bytes() + queries.bytes() + estimates.bytes() + decoded.bytes();
   }
   std::int64_t device_allocations() const noexcept override { return allocations_ + coarse_->device_allocations(); }
 
@@ -129,6 +136,7 @@ class ivf_pq_scratch final : public core::scratch {
   growing_memory turned;                // queries [group, dim], with a rotation
   growing_memory probes, probe_scores;  // [group, nprobe]
   growing_memory probing;               // [slots]
+  growing_memory order;                 // queries [group]
   growing_memory pairs;                 // [slots, team * nprobe]
   growing_memory queries;               // query_memory [slots, team]
   growing_memory estimates;             // [slots, candidates of a query]

@@ -1,9 +1,9 @@
 // IVF-PQ search on the CPU: the lists of queries by a flat search over the centroids, then their rows.
 //
-// A batch is spread over cores by teams of queries. A team goes through lists one after the other, each list with all
-// of the team's queries that look at it while it lies in a cache; the nearest list of every query comes first, so that
-// limits are low early. One query is spread over cores by its lists. Keys of rows order them completely: neither the
-// order of lists nor the split can be seen.
+// A batch is spread over cores by teams of queries, those with the same nearest list in one team. A team goes through
+// lists one after the other, each list with all of the team's queries that look at it while it lies in a cache; the
+// nearest list of every query comes first, so that limits are low early. One query is spread over cores by its lists.
+// Keys of rows order them completely: neither the order of lists nor the split can be seen.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -66,6 +66,7 @@ class searcher {
   std::int64_t list_at(std::int64_t q, std::int64_t n) const {
     return memory_.probes.as<std::int64_t>()[q * request_.nprobe + n];
   }
+  void order_by_list(std::int64_t count);
 
   // What lies at the beginning of a query's memory while it is scanned.
   static query_scan* scan_at(std::byte* query) { return std::launder(reinterpret_cast<query_scan*>(query)); }
@@ -77,9 +78,9 @@ class searcher {
   candidate_rows& candidates_for(query_scan& scan, std::byte* query) const;
   float base_of(const query_scan& scan, std::int64_t q, std::int64_t n) const;
   list_span span_of(std::int64_t list) const;
-  void scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n);
+  void scan_pairs(int slot, const ordered_query* queries, std::int64_t count, std::int64_t first_n, std::int64_t end_n);
 
-  void answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count);
+  void answer_team(int slot, std::int64_t first, const ordered_query* queries, std::int64_t count);
   bool takes_all_cores(std::int64_t count) const;
   void answer_on_all_cores(std::int64_t first, std::int64_t q);
   void answer_by_decoding(int slot, std::byte* query, std::int64_t first, std::int64_t q);
@@ -158,6 +159,18 @@ void searcher::probe_flat(std::int64_t q, std::int64_t count) {
               model_.probes, request);
 }
 
+/// The group's queries such that those with the same nearest list follow each other: a team then shares most of its
+/// lists, and the rows that it refines.
+void searcher::order_by_list(std::int64_t count) {
+  auto* order = memory_.order.as<ordered_query>();
+  for (std::int64_t q = 0; q < count; ++q) {
+    order[q] = {static_cast<std::uint32_t>(list_at(q, 0)), static_cast<std::uint32_t>(q)};
+  }
+  std::sort(order, order + count, [](const ordered_query& a, const ordered_query& b) {
+    return a.list != b.list ? a.list < b.list : a.number < b.number;
+  });
+}
+
 /// Query q of the group, ready to be scanned, in its memory.
 query_scan& searcher::begin(std::byte* query, std::int64_t q) const {
   return *new (query)
@@ -189,46 +202,45 @@ list_span searcher::span_of(std::int64_t list) const {
           .list = static_cast<std::uint32_t>(list)};
 }
 
-/// The lists of places [first_n, end_n) of the team's queries, which begin at q.
-void searcher::scan_pairs(int slot, std::int64_t q, std::int64_t count, std::int64_t first_n, std::int64_t end_n) {
+/// The lists of places [first_n, end_n) of the team's queries.
+void searcher::scan_pairs(int slot, const ordered_query* queries, std::int64_t count, std::int64_t first_n,
+                          std::int64_t end_n) {
   probe_pair* pairs = memory_.pairs.as<probe_pair>() + slot * team_ * request_.nprobe;
   std::int64_t size = 0;
   for (std::int64_t t = 0; t < count; ++t) {
     if (!scan_at(query_at(slot, t))->filter.can_filter()) continue;
     for (std::int64_t n = first_n; n < end_n; ++n) {
-      pairs[size++] = {static_cast<std::uint32_t>(list_at(q + t, n)), static_cast<std::uint32_t>(t),
+      pairs[size++] = {static_cast<std::uint32_t>(list_at(queries[t].number, n)), static_cast<std::uint32_t>(t),
                        static_cast<std::uint32_t>(n)};
     }
   }
   std::sort(pairs, pairs + size, [](const probe_pair& a, const probe_pair& b) { return a.list < b.list; });
-  const auto rows_of = [&](const probe_pair& pair) { return candidates_at(query_at(slot, pair.query)); };
-  const auto base_at = [&](const probe_pair& pair) {
-    return base_of(*scan_at(query_at(slot, pair.query)), q + pair.query, pair.n);
-  };
   for (std::int64_t i = 0; i < size;) {
-    const list_span list = span_of(pairs[i].list);
-    if (i + 1 < size && pairs[i + 1].list == pairs[i].list) {
-      candidate_rows::scan_list({rows_of(pairs[i]), rows_of(pairs[i + 1])}, {base_at(pairs[i]), base_at(pairs[i + 1])},
-                                list, buffers_at(slot));
-      i += 2;
-    } else {
-      rows_of(pairs[i])->scan_list(base_at(pairs[i]), list, buffers_at(slot));
-      ++i;
+    candidate_rows* scans[kScannedQueries];
+    float bases[kScannedQueries];
+    const std::uint32_t list = pairs[i].list;
+    std::size_t together = 0;
+    for (; together < kScannedQueries && i < size && pairs[i].list == list; ++together, ++i) {
+      std::byte* query = query_at(slot, pairs[i].query);
+      scans[together] = candidates_at(query);
+      bases[together] = base_of(*scan_at(query), queries[pairs[i].query].number, pairs[i].n);
     }
+    candidate_rows::scan_list({scans, together}, bases, span_of(list), buffers_at(slot));
   }
 }
 
-/// Queries [q, q + count) of the group that begins at `first`.
-void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::int64_t count) {
+/// So many queries of the group that begins at `first`.
+void searcher::answer_team(int slot, std::int64_t first, const ordered_query* queries, std::int64_t count) {
   for (std::int64_t t = 0; t < count; ++t) {
     std::byte* query = query_at(slot, t);
-    candidates_for(begin(query, q + t), query);
+    candidates_for(begin(query, queries[t].number), query);
   }
-  scan_pairs(slot, q, count, 0, 1);
-  scan_pairs(slot, q, count, 1, request_.nprobe);
+  scan_pairs(slot, queries, count, 0, 1);
+  scan_pairs(slot, queries, count, 1, request_.nprobe);
   const auto write_answer = [&](std::int64_t t) {
     std::byte* query = query_at(slot, t);
-    if (scan_at(query)->filter.can_filter()) finish(slot, query, first + q + t, candidates_at(query)->found());
+    if (scan_at(query)->filter.can_filter())
+      finish(slot, query, first + queries[t].number, candidates_at(query)->found());
   };
   for (std::int64_t t = 0; t < count; ++t) {
     std::byte* query = query_at(slot, t);
@@ -238,7 +250,7 @@ void searcher::answer_team(int slot, std::int64_t first, std::int64_t q, std::in
       decoded_rows_ += rows.scored();
       if (request_.refine_ratio > 0) scorer_.fetch_kept(rows.found());
     } else {
-      answer_by_decoding(slot, query, first, q + t);
+      answer_by_decoding(slot, query, first, queries[t].number);
     }
     if (t > 0) write_answer(t - 1);  // while the rows of this one come from memory
   }
@@ -316,10 +328,12 @@ void searcher::search() {
       for (std::int64_t q = 0; q < count; ++q) answer_on_all_cores(first, q);
       continue;
     }
+    order_by_list(count);
+    const auto* order = memory_.order.as<ordered_query>();
     std::atomic<std::int64_t> next{0};
     for_each_slot(static_cast<int>(std::min<std::int64_t>(thread_count(), divide_up(count, team_))), [&](int slot) {
-      for (std::int64_t q = next.fetch_add(team_); q < count; q = next.fetch_add(team_)) {
-        answer_team(slot, first, q, std::min(team_, count - q));
+      for (std::int64_t i = next.fetch_add(team_); i < count; i = next.fetch_add(team_)) {
+        answer_team(slot, first, order + i, std::min(team_, count - i));
       }
     });
   }

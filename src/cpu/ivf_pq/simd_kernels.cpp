@@ -8,8 +8,9 @@
 // scan_list: bytes of a vector are the rows of a page. A piece's entries of all rows are one byte shuffle of a table of
 // 16 that stays in a register; wider codes take one for each 16 codewords and choose by the upper bits. Entries of two
 // pieces that share a strip, or two strips, are at most 255 together and added in bytes before they are widened.
-// Two queries share what is unpacked. Limit: AVX2, 8 to 10 instructions for 32 rows and two pieces of 4 bits, some 70
-// for two of 8 bits.
+// Up to four queries share what is unpacked, two of wider codes. Limit: AVX2, 9 to 12 instructions for 32 rows and two
+// pieces of 4 bits, some 70 for two of 8 bits; a page of 48 pieces takes 22 ns for each of four queries, 24 for each of
+// two, 30 for one.
 #include "cpu/targets.hpp"
 // Highway compiles this file once for each target, each time in a namespace of its own.
 #undef HWY_TARGET_INCLUDE
@@ -245,12 +246,12 @@ constexpr hn::RepartitionToWide<decltype(kSums)> kWhole;
 constexpr hn::RebindToFloat<decltype(kWhole)> kTerms;
 using bytes_vector = hn::Vec<decltype(kBytes)>;
 using pairs_vector = hn::Vec<decltype(kPairs)>;
+using sums_vector = hn::Vec<decltype(kSums)>;
 
 constexpr int kStrip = static_cast<int>(core::kPageRows);
 constexpr int kByteLanes = static_cast<int>(HWY_MIN(HWY_LANES(std::uint8_t), 32));
 constexpr int kParts = kStrip / kByteLanes;  // vectors of a strip
 constexpr std::int64_t kLineBytes = 64;
-constexpr float kHighestSum = 32'767.0f;  // of bytes, which the tables keep to
 
 /// Entries of 16 << Upper codewords for codes of 4 + Upper bits.
 template <int Upper>
@@ -286,7 +287,7 @@ struct two_pieces {
 /// Sums of a page's entries for Queries queries, in halves: of query q, rows of even parts at halves[2 q * kParts].
 template <int Upper, int Queries>
 HWY_INLINE void sum_page(const std::uint8_t* const* entries, const std::uint8_t* HWY_RESTRICT codes,
-                         std::int64_t strips, const std::byte* ahead, hn::Vec<decltype(kSums)>* sums) {
+                         std::int64_t strips, const std::byte* ahead, sums_vector* sums) {
   pairs_vector both[Queries * kParts], upper[Queries * kParts];
   unroll<Queries * kParts>([&](auto i) SHORTLIST_INLINE_LAMBDA { both[i] = upper[i] = hn::Zero(kPairs); });
   constexpr int kStep = Upper == 0 ? 1 : 2;  // strips of two pieces
@@ -322,38 +323,57 @@ HWY_INLINE void sum_page(const std::uint8_t* const* entries, const std::uint8_t*
   });
 }
 
-/// The highest sums with which rows stay, of a vector of rows; below 0 where none does. They are never stored: a vector
-/// that is read from parts which were just written waits for them.
-HWY_INLINE hn::Vec<decltype(kSums)> highest_sums(const list_filter& filter, const float* terms) {
-  const hn::Rebind<std::int16_t, decltype(kTerms)> narrow;
-  const auto left = hn::Set(kTerms, filter.limit - filter.offset);
+/// Two vectors of numbers as one of 16 bits, in order; numbers that it does not hold become the nearest.
+HWY_INLINE sums_vector narrowed(hn::Vec<decltype(kWhole)> lower, hn::Vec<decltype(kWhole)> upper) {
+  const sums_vector both = hn::ReorderDemote2To(kSums, lower, upper);
+  if constexpr (kByteLanes <= 16) {
+    return both;
+  } else {  // by 128 bits: the lower halves of both, then the upper ones
+    constexpr hn::Repartition<std::uint64_t, decltype(kSums)> kQuarters;
+    alignas(32) static constexpr std::uint64_t kOrder[] = {0, 2, 1, 3};
+    return hn::BitCast(kSums,
+                       hn::TableLookupLanes(hn::BitCast(kQuarters, both), hn::SetTableIndices(kQuarters, kOrder)));
+  }
+}
+
+/// The highest sums with which rows stay, or up to two more, of a vector of rows; below 0 where none does. They are
+/// never stored: a vector that is read from parts which were just written waits for them.
+HWY_INLINE sums_vector highest_sums(const list_filter& filter, const float* terms) {
+  // Added to this, a number is rounded to a whole one, which then stands in the lowest bits; and bits of larger floats
+  // are larger numbers. One is added since each of two roundings takes up to a half.
+  constexpr float kOrigin = 12'582'912.0f;  // 2^23 + 2^22
+  constexpr float kLeast = kOrigin - 65'536.0f;
   const auto scale = hn::Set(kTerms, filter.inverse_step);
-  const auto most = hn::Set(kTerms, kHighestSum);
+  const auto left = hn::Set(kTerms, (filter.limit - filter.offset) * filter.inverse_step + (kOrigin + 1.0f));
   const auto of_terms = [&](const float* from) SHORTLIST_INLINE_LAMBDA {
-    const auto steps = hn::Min(hn::Mul(hn::Sub(left, hn::LoadU(kTerms, from)), scale), most);
-    // Numbers below those of 32 bits become the least of them: rows that surely go. Between -1 and 0 they become 0.
-    return hn::DemoteTo(narrow, hn::ConvertTo(kWhole, steps));
+    // NaN, of terms that are no numbers, is above all: the second of two that are compared, with its bits.
+    const auto steps = hn::Max(hn::Set(kTerms, kLeast), hn::NegMulAdd(hn::LoadU(kTerms, from), scale, left));
+    return hn::Sub(hn::BitCast(kWhole, steps), hn::BitCast(kWhole, hn::Set(kTerms, kOrigin)));
   };
-  return hn::Combine(kSums, of_terms(terms + hn::MaxLanes(kTerms)), of_terms(terms));
+  return narrowed(of_terms(terms), of_terms(terms + hn::MaxLanes(kTerms)));
 }
 
 /// Appends the rows of a page whose sums are not too high.
 HWY_INLINE void append_rows(const list_filter& filter, const list_span& list, const std::byte* page,
-                            std::uint32_t page_number, std::int64_t rows, const hn::Vec<decltype(kSums)>* sums,
+                            std::uint32_t page_number, std::int64_t rows, const sums_vector* sums,
                             candidate_list& found) {
   constexpr int kSumLanes = kByteLanes / 2;
-  std::uint32_t out = 0;  // rows that are left out, by bits
+  hn::Mask<decltype(kSums)> out[2 * kParts];  // rows that are left out
+  unroll<2 * kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
+    out[part] = hn::Gt(sums[part], highest_sums(filter, page_layout::terms(page) + part * kSumLanes));
+  });
+  auto all = out[0];
+  unroll<2 * kParts - 1>([&](auto part) SHORTLIST_INLINE_LAMBDA { all = hn::And(all, out[part + 1]); });
+  if (HWY_LIKELY(hn::AllTrue(kSums, all))) return;
+  std::uint32_t in = 0;  // by bits
+  HWY_ALIGN std::int16_t lanes[kStrip];
   unroll<2 * kParts>([&](auto part) SHORTLIST_INLINE_LAMBDA {
     std::uint8_t bits[8] = {};
-    const float* terms = page_layout::terms(page) + part * kSumLanes;
-    hn::StoreMaskBits(kSums, hn::Gt(sums[part], highest_sums(filter, terms)), bits);
-    out |= (bits[0] | static_cast<std::uint32_t>(bits[1]) << 8) << (part * kSumLanes);
+    hn::StoreMaskBits(kSums, hn::Not(out[part]), bits);
+    in |= (bits[0] | static_cast<std::uint32_t>(bits[1]) << 8) << (part * kSumLanes);
+    hn::Store(sums[part], kSums, lanes + part * kSumLanes);
   });
-  if (HWY_LIKELY(out == ~0u)) return;
-  HWY_ALIGN std::int16_t lanes[kStrip];
-  unroll<2 * kParts>([&](auto part)
-                         SHORTLIST_INLINE_LAMBDA { hn::Store(sums[part], kSums, lanes + part * kSumLanes); });
-  for (std::uint32_t in = ~out; in != 0; in &= in - 1) {
+  for (; in != 0; in &= in - 1) {
     const int row = __builtin_ctz(in);
     if (row >= rows) break;
     const float term = page_layout::terms(page)[row];
@@ -365,34 +385,51 @@ HWY_INLINE void append_rows(const list_filter& filter, const list_span& list, co
   }
 }
 
+/// A page of a list: where it is, and how many rows it has.
+struct page_span {
+  const std::byte* page = nullptr;
+  const std::byte* next = nullptr;
+  std::uint32_t number = 0;
+  std::int64_t rows = 0;
+};
+
 template <int Upper, int Queries>
-std::int64_t scan_list_for(const list_filter* filters, const list_span& list, std::int64_t first_page,
-                           candidate_list* const* found) {
+HWY_INLINE void scan_page(const list_filter* filters, const list_span& list, const page_span& of,
+                          candidate_list* const* found) {
   const std::uint8_t* entries[Queries];
   for (int q = 0; q < Queries; ++q) entries[q] = filters[q].bytes;
-  const std::int64_t pages = divide_up(list.rows, core::kPageRows);
-  for (std::int64_t number = first_page; number < pages; ++number) {
-    for (int q = 0; q < Queries; ++q) {
-      if (found[q]->size + core::kPageRows > found[q]->room) return number;
-    }
-    const std::uint32_t page_number = list.table[number];
-    const std::byte* page = list.pages + page_number * list.page_bytes;
-    const std::byte* next = number + 1 < pages ? list.pages + list.table[number + 1] * list.page_bytes : page;
-    hn::Vec<decltype(kSums)> sums[2 * Queries * kParts];
-    sum_page<Upper, Queries>(entries, page_layout::codes(page), list.strips, next + page_layout::kCodesAt, sums);
-    const std::int64_t rows = HWY_MIN(core::kPageRows, list.rows - number * core::kPageRows);
-    unroll<Queries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
-      append_rows(filters[q], list, page, page_number, rows, sums + 2 * q * kParts, *found[q]);
-    });
-  }
-  return pages;
+  sums_vector sums[2 * Queries * kParts];
+  sum_page<Upper, Queries>(entries, page_layout::codes(of.page), list.strips, of.next + page_layout::kCodesAt, sums);
+  unroll<Queries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+    append_rows(filters[q], list, of.page, of.number, of.rows, sums + 2 * q * kParts, *found[q]);
+  });
 }
 
 template <int Upper>
 std::int64_t scan_list_of(const list_filter* filters, std::int64_t queries, const list_span& list,
                           std::int64_t first_page, candidate_list* const* found) {
-  return queries == 2 ? scan_list_for<Upper, 2>(filters, list, first_page, found)
-                      : scan_list_for<Upper, 1>(filters, list, first_page, found);
+  constexpr std::int64_t kTogether = Upper == 0 ? 4 : 2;  // whose sums registers hold
+  const std::int64_t pages = divide_up(list.rows, core::kPageRows);
+  for (std::int64_t number = first_page; number < pages; ++number) {
+    for (std::int64_t q = 0; q < queries; ++q) {
+      if (found[q]->size + core::kPageRows > found[q]->room) return number;
+    }
+    const std::byte* page = list.pages + list.table[number] * list.page_bytes;
+    const page_span of = {.page = page,
+                          .next = number + 1 < pages ? list.pages + list.table[number + 1] * list.page_bytes : page,
+                          .number = list.table[number],
+                          .rows = HWY_MIN(core::kPageRows, list.rows - number * core::kPageRows)};
+    for (std::int64_t q = 0; q < queries; q += kTogether) {
+      const std::int64_t together = HWY_MIN(queries - q, kTogether);
+      if constexpr (kTogether == 4) {
+        if (together == 4) scan_page<Upper, 4>(filters + q, list, of, found + q);
+        if (together == 3) scan_page<Upper, 3>(filters + q, list, of, found + q);
+      }
+      if (together == 2) scan_page<Upper, 2>(filters + q, list, of, found + q);
+      if (together == 1) scan_page<Upper, 1>(filters + q, list, of, found + q);
+    }
+  }
+  return pages;
 }
 
 std::int64_t scan_list(const list_filter* filters, std::int64_t queries, const list_span& list, std::int64_t first_page,
