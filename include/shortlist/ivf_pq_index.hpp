@@ -108,13 +108,17 @@ struct ivf_pq_result {
 
 /// Bytes that an index holds.
 struct ivf_pq_memory {
-  std::int64_t model_bytes = 0;      ///< centroids, codebook and what is made of them
-  std::int64_t codes_bytes = 0;      ///< codes with what a scan reads beside them, reserved space included
-  std::int64_t rows_bytes = 0;       ///< kept rows, reserved space included
-  std::int64_t host_rows_bytes = 0;  ///< of those, what lies in the host's memory beside a GPU
+  std::int64_t model_bytes = 0;        ///< centroids, codebook and what is made of them
+  std::int64_t codes_bytes = 0;        ///< codes with what a scan reads beside them, reserved space included
+  std::int64_t rows_bytes = 0;         ///< kept rows, reserved space included
+  std::int64_t host_rows_bytes = 0;    ///< of those, what lies in the host's memory beside a GPU
+  std::int64_t mapped_rows_bytes = 0;  ///< of those, what is mapped from a file: all or nothing
   std::int64_t ids_bytes = 0;
   std::int64_t workspaces_bytes = 0;
 };
+
+/// What `load` leaves in the file, to be read when searches look at it.
+enum class mapped : std::uint8_t { nothing, rows };
 
 /// How evenly rows spread over the lists.
 struct list_statistics {
@@ -184,8 +188,14 @@ class ivf_pq_index {
   /// @throws invalid_argument if the two differ in what was trained or how rows are kept, or an id is in use there;
   ///         io_error, corrupt_file.
   void append_to(const std::filesystem::path& path) const;
-  /// Reads an index, from whichever device it was saved, onto `where`. @throws io_error, corrupt_file, out_of_memory.
-  static ivf_pq_index load(device where, const std::filesystem::path& path, verify checks = verify::full);
+  /// Reads an index, from whichever device it was saved, onto `where`.
+  /// @param in_file mapped::rows leaves kept rows in the file, which must not be shortened or written into meanwhile;
+  ///                it may be replaced or removed. Only verify::full looks at them then, and cosine, for their norms.
+  ///                Adding rows copies all of them into memory.
+  /// @throws io_error, corrupt_file, out_of_memory; unsupported if rows cannot be mapped: on a GPU, of an index of
+  ///         several files, or if a row's bytes are no multiple of 64.
+  static ivf_pq_index load(device where, const std::filesystem::path& path, verify checks = verify::full,
+                           mapped in_file = mapped::nothing);
   /// The same without the rows: what was trained, ready for others.
   static ivf_pq_index load_trained(device where, const std::filesystem::path& path, verify checks = verify::full);
 

@@ -81,6 +81,8 @@ class IvfPqMemory(NamedTuple):
     """Of kept rows."""
     host_rows_bytes: int
     """Of those, what lies in the host's memory beside a GPU."""
+    mapped_rows_bytes: int
+    """Of those, what is mapped from a file: all or nothing."""
     ids_bytes: int
     workspaces_bytes: int
 

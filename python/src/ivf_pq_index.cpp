@@ -158,12 +158,14 @@ class python_ivf_pq_index {
     const std::shared_lock beside_others(lock_);
     index_.append_to(path);
   }
-  static python_ivf_pq_index* load(const std::filesystem::path& path, nb::handle where, bool checks_data, bool rows) {
+  static python_ivf_pq_index* load(const std::filesystem::path& path, nb::handle where, bool checks_data, bool rows,
+                                   bool maps_rows) {
     require_readable(path);
     const device place = device_of(where);
     const verify checks = checks_data ? verify::full : verify::header_only;
+    const mapped in_file = maps_rows ? mapped::rows : mapped::nothing;
     const unlocked without_gil;
-    return new python_ivf_pq_index(rows ? ivf_pq_index::load(place, path, checks)
+    return new python_ivf_pq_index(rows ? ivf_pq_index::load(place, path, checks, in_file)
                                         : ivf_pq_index::load_trained(place, path, checks));
   }
 
@@ -189,7 +191,7 @@ class python_ivf_pq_index {
       use = index_.memory();
     }
     return results_class("IvfPqMemory")(use.model_bytes, use.codes_bytes, use.rows_bytes, use.host_rows_bytes,
-                                        use.ids_bytes, use.workspaces_bytes);
+                                        use.mapped_rows_bytes, use.ids_bytes, use.workspaces_bytes);
   }
   nb::object lists() const {
     list_statistics found;
@@ -332,9 +334,14 @@ Args:
     device: as in IvfPqIndex().
     verify: False trusts the data's checksums, and checks the rest.
     rows: False reads what was trained and no rows.
+    map_rows: True leaves kept rows in the file, from which searches read those that they refine. The file may be
+        replaced or removed meanwhile, but not shortened or written into. Only `verify` looks at all rows then, and
+        cosine, for their norms. Adding rows copies all of them into memory.
 
 Raises:
     FileNotFoundError, PermissionError; IoError (OSError), CorruptFile (ValueError), OutOfMemory (MemoryError).
+    Unsupported (RuntimeError) if rows cannot be mapped: onto a GPU, of an index of several files, or if a row's bytes
+    are no multiple of 64.
 
 The GIL is released.)";
 
@@ -401,9 +408,9 @@ void bind_ivf_pq_index(nb::module_& module) {
   c.def("append_to", &index::append_to, nb::arg("path"), kAppendDoc);
   c.def_static(
       "load", &index::load, nb::arg("path"), nb::arg("device") = nb::none(), nb::arg("verify") = true,
-      nb::arg("rows") = true,
+      nb::arg("rows") = true, nb::arg("map_rows") = false,
       nb::sig("def load(path: str | os.PathLike[str], device: object = None, verify: bool = True, rows: bool = "
-              "True) -> IvfPqIndex"),
+              "True, map_rows: bool = False) -> IvfPqIndex"),
       kLoadDoc);
   c.def("__len__", &index::rows);
   c.def("__repr__", &index::text);

@@ -97,6 +97,21 @@ def test_files_pickles_and_growing(tmp_path):
         sl.IvfPqIndex.load(tmp_path / "bad")
 
 
+def test_mapped_rows(tmp_path):
+    rows, queries = vectors(ROWS, dim=32), vectors(5, dim=32, seed=3)
+    index = index_of(rows, keep="device")
+    index.save(tmp_path / "it")
+    mapped = sl.IvfPqIndex.load(tmp_path / "it", device="cpu", map_rows=True)
+    assert mapped.memory.mapped_rows_bytes == ROWS * 32 * 4
+    assert index.memory.mapped_rows_bytes == 0
+    expected = index.search(queries, 9, nprobe=2, refine_ratio=2)
+    found = mapped.search(queries, 9, nprobe=2, refine_ratio=2)
+    assert np.array_equal(found.ids, expected.ids) and same_bits(found.scores, expected.scores)
+    index_of(vectors(ROWS, dim=24), keep="device").save(tmp_path / "odd")  # rows of 96 bytes
+    with pytest.raises(sl.Unsupported, match="multiples of 64"):
+        sl.IvfPqIndex.load(tmp_path / "odd", device="cpu", map_rows=True)
+
+
 def test_tune_and_suggest():
     rows, queries = vectors(ROWS), vectors(20, seed=4)
     index = index_of(rows)

@@ -42,7 +42,7 @@ std::int64_t flat_store::blocks_of(std::int64_t rows) const noexcept {
 }
 
 core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) const noexcept {
-  return {.rows = from.rows.as<void>(),
+  return {.rows = from.row_data(),
           .row_stride_bytes = stride_bytes_,
           .type = options_.type,
           .metric = options_.metric,
@@ -57,7 +57,7 @@ core::flat_corpus flat_store::corpus_of(const arrays& from, std::int64_t count) 
 
 memory_use flat_store::memory() const noexcept {
   memory_use use;
-  use.rows_bytes = arrays_.rows.bytes();
+  use.rows_bytes = arrays_.mapped ? arrays_.mapped.bytes() : arrays_.rows.bytes();
   const bool on_host = place_ == row_place::host && backend_.where().kind() != device_kind::cpu;
   use.host_rows_bytes = on_host ? use.rows_bytes : 0;
   use.planes_bytes = arrays_.plane.bytes();
@@ -89,15 +89,15 @@ flat_store::arrays flat_store::moved_to(void* stream, std::int64_t capacity, boo
   if (keeps_rows() && options_.metric == metric::cosine) made.inverse_norms = allocate(capacity * kNormBytes);
   if (with_ids) made.ids = allocate(capacity * kIdBytes);
 
-  const auto copy = [&](const device_memory& to, const device_memory& from, std::int64_t row_bytes, std::int64_t rows) {
-    if (!to || !from || rows_ == 0) return;
-    backend_.copy_rows(stream, core::copy_kind::device_to_device, to.as<void>(), row_bytes, from.as<void>(), row_bytes,
-                       row_bytes, rows);
+  const auto copy = [&](const device_memory& to, const void* from, std::int64_t row_bytes, std::int64_t rows) {
+    if (!to || from == nullptr || rows_ == 0) return;
+    backend_.copy_rows(stream, core::copy_kind::device_to_device, to.as<void>(), row_bytes, from, row_bytes, row_bytes,
+                       rows);
   };
-  copy(made.rows, arrays_.rows, stride_bytes_, rows_);  // row by row: a backend may divide these between cores
-  copy(made.plane, arrays_.plane, block_bytes_, blocks_of(rows_));
-  copy(made.inverse_norms, arrays_.inverse_norms, rows_ * kNormBytes, 1);
-  copy(made.ids, arrays_.ids, rows_ * kIdBytes, 1);
+  copy(made.rows, arrays_.row_data(), stride_bytes_, rows_);  // row by row: a backend may divide these between cores
+  copy(made.plane, arrays_.plane.as<void>(), block_bytes_, blocks_of(rows_));
+  copy(made.inverse_norms, arrays_.inverse_norms.as<void>(), rows_ * kNormBytes, 1);
+  copy(made.ids, arrays_.ids.as<void>(), rows_ * kIdBytes, 1);
   return made;
 }
 
@@ -116,6 +116,31 @@ void flat_store::reserve(void* stream, std::int64_t max_rows) {
   arrays larger = moved_to(stream, max_rows, ids_.given());
   backend_.synchronize(stream);
   arrays_ = std::move(larger);
+}
+
+bool flat_store::can_map() const noexcept {
+  return keeps_rows() && backend_.where().kind() == device_kind::cpu && stride_bytes_ == row_bytes_ && !has_plane();
+}
+
+void flat_store::map(void* stream, io::file_mapping rows, std::int64_t count, std::span<const std::int64_t> ids) {
+  labels::pending fresh_ids = ids_.append(0, count, ids);
+  arrays made;
+  made.capacity = count;
+  made.mapped = std::move(rows);
+  if (options_.metric == metric::cosine) {
+    made.inverse_norms = allocate(count * kNormBytes);
+    backend_.inverse_norms(stream, corpus_of(made, count), 0, count, made.inverse_norms.as<float>());
+  }
+  if (ids_.given()) {
+    const std::int64_t bytes = count * kIdBytes;
+    made.ids = allocate(bytes);
+    backend_.copy_rows(stream, core::copy_kind::host_to_device, made.ids.as<void>(), bytes, ids_.all().data(), bytes,
+                       bytes, 1);
+  }
+  backend_.synchronize(stream);
+  arrays_ = std::move(made);
+  fresh_ids.keep();
+  rows_ = count;
 }
 
 void flat_store::append(void* stream, core::copy_kind kind, const any_matrix_view& vectors,
@@ -174,6 +199,7 @@ void flat_store::write_rows(void* stream, core::copy_kind kind, const arrays& to
 }
 
 void flat_store::clear() noexcept {
+  if (arrays_.mapped) arrays_ = {};  // others have no room there
   arrays_.ids = {};
   ids_ = {};
   summary_ = {};
@@ -181,7 +207,7 @@ void flat_store::clear() noexcept {
 }
 
 void flat_store::read(void* stream, std::int64_t first, std::int64_t count, void* out) const {
-  const std::byte* from = arrays_.rows.as<const std::byte>() + first * stride_bytes_;
+  const std::byte* from = arrays_.row_data() + first * stride_bytes_;
   backend_.copy_rows(stream, core::copy_kind::device_to_host, out, row_bytes_, from, stride_bytes_, row_bytes_, count);
 }
 

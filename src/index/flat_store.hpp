@@ -7,6 +7,7 @@
 #include "core/backend.hpp"
 #include "index/device_memory.hpp"
 #include "index/labels.hpp"
+#include "io/file.hpp"
 #include "shortlist/flat_index.hpp"
 
 namespace shortlist::index {
@@ -31,11 +32,17 @@ class flat_store {
   std::int64_t capacity() const noexcept { return arrays_.capacity; }
   core::flat_corpus corpus() const noexcept { return corpus_of(arrays_, rows_); }
   const labels& ids() const noexcept { return ids_; }
-  /// rows_bytes, host_rows_bytes, planes_bytes, norms_bytes, ids_bytes and the allocations made here.
+  /// rows_bytes, of a file or not, host_rows_bytes, planes_bytes, norms_bytes, ids_bytes and the allocations made here.
   memory_use memory() const noexcept;
+  /// Of rows_bytes, what is mapped from a file: all or nothing.
+  std::int64_t mapped_bytes() const noexcept { return arrays_.mapped.bytes(); }
 
   /// Room for `max_rows` rows at addresses that stay.
   void reserve(void* stream, std::int64_t max_rows);
+  /// Whether rows may stay in a file: those of a store in the host's memory, where a row ends where the next begins.
+  bool can_map() const noexcept;
+  /// Rows of an empty store, from a file: read when they are looked at, and copied when others join them.
+  void map(void* stream, io::file_mapping rows, std::int64_t count, std::span<const std::int64_t> ids);
   /// Copies rows in from host memory (host_to_device) or the device's (device_to_device); in place on return.
   void append(void* stream, core::copy_kind kind, const any_matrix_view& vectors, std::span<const std::int64_t> ids);
   /// Drops all rows and ids; memory for rows stays.
@@ -46,10 +53,13 @@ class flat_store {
  private:
   struct arrays {
     device_memory rows;
+    io::file_mapping mapped;      ///< in place of them
     device_memory plane;          ///< unless the storage is full
     device_memory inverse_norms;  ///< under cosine
     device_memory ids;            ///< if ids were given
     std::int64_t capacity = 0;
+
+    const std::byte* row_data() const noexcept { return mapped ? mapped.data() : rows.as<const std::byte>(); }
   };
 
   bool keeps_rows() const noexcept { return place_ != row_place::nowhere; }

@@ -92,6 +92,19 @@ segment write_segment(const path& index_path, std::size_t number, const index::i
   return {name, saved.rows, saved.has_ids, io::safetensors_file(beside(index_path, name)).header_checksum()};
 }
 
+/// @throws unsupported if a file's rows cannot stay in it.
+void require_mappable(const index::flat_store& rows, device where, const path& file, const description& found) {
+  const auto refuse = [&](const std::string& why) {
+    throw unsupported(fmt::format("in_file is mapped::rows, and '{}' {}", file.string(), why));
+  };
+  if (where.kind() != device_kind::cpu) refuse(fmt::format("is loaded onto {}; allowed is the CPU", where.name()));
+  if (!found.segments.empty()) refuse("is one of several files; `load` and `save` make one of them");
+  if (!rows.can_map()) {
+    const std::int64_t bytes = found.options.dim * size_bytes(found.options.type);
+    refuse(fmt::format("has rows of {} bytes; allowed are multiples of 64", bytes));
+  }
+}
+
 /// An index file without rows of its own, in place of the one at `target`.
 void write_manifest(const path& target, const description& saved, const index::ivf_pq_arrays& arrays) {
   io::safetensors_writer out(target, metadata_of_index(saved), index_tensors(saved));
@@ -167,15 +180,22 @@ ivf_pq_index ivf_pq_index::load_trained(device where, const std::filesystem::pat
   });
 }
 
-ivf_pq_index ivf_pq_index::load(device where, const std::filesystem::path& path, verify checks) {
+ivf_pq_index ivf_pq_index::load(device where, const std::filesystem::path& path, verify checks, mapped in_file) {
   return index::with_host_memory([&] {
     const io::safetensors_file file(path);
     const description found = describe_index(file);
     ivf_pq_index loaded(where, found.options);
     impl& made = *loaded.impl_;
+    const bool maps = in_file == mapped::rows && made.rows.keeps_rows;
+    if (maps) require_mappable(made.rows.kept, where, path, found);
     made.use(read_model(file, found, checks));
-    if (found.all_rows() > 0) loaded.reserve(found.all_rows());
-    read_rows(made.rows, made.own.native(), made.model->view(), file, found, checks);
+    if (maps) {
+      made.rows.codes.reserve(made.own.native(), found.rows);
+    } else if (found.all_rows() > 0) {
+      loaded.reserve(found.all_rows());
+    }
+    read_rows(made.rows, made.own.native(), made.model->view(), file, found, checks,
+              maps ? mapped::rows : mapped::nothing);
     for (const segment& one : found.segments) {
       const io::safetensors_file part = open_segment(path, one);
       const description rows = describe_segment(part, found.options, one);

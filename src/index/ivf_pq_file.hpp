@@ -73,8 +73,8 @@ void write_no_rows(io::safetensors_writer& out, const ivf_pq_options& options);
 
 ivf_pq_arrays read_model(const io::safetensors_file& file, const description& found, verify checks);
 std::vector<std::int64_t> read_ids(const io::safetensors_file& file, const description& found, verify checks);
-/// Rows of a file behind those that are there.
+/// Rows of a file behind those that are there; mapped rows, into an index that has none.
 void read_rows(ivf_pq_rows& into, void* stream, const core::ivf_pq_model& model, const io::safetensors_file& file,
-               const description& found, verify checks);
+               const description& found, verify checks, mapped in_file = mapped::nothing);
 
 }  // namespace shortlist::index::ivf_pq_file

@@ -130,7 +130,7 @@ class row_reader {
 
 /// Kept rows and ids of a file.
 void load_kept(flat_store& rows, core::backend& backend, void* stream, const io::safetensors_file& file,
-               const description& found, verify checks) {
+               const description& found, verify checks, mapped in_file) {
   const std::vector<std::int64_t> ids = read_ids(file, found, checks);
   const auto ids_of = [&](std::int64_t first, std::int64_t count) {
     return found.has_ids ? std::span<const std::int64_t>(ids).subspan(static_cast<std::size_t>(first),
@@ -138,21 +138,34 @@ void load_kept(flat_store& rows, core::backend& backend, void* stream, const io:
                          : std::span<const std::int64_t>();
   };
   const ivf_pq_options& options = found.options;
-  const auto append = [&](const void* data, std::int64_t first, std::int64_t count) {
-    const any_matrix_view view(data, options.type, count, options.dim, options.dim);
+  const auto take = [&](std::int64_t first, const auto& rows_from) {
     try {
-      if (data) check_finite(backend, stream, core::copy_kind::host_to_device, view);
-      rows.append(stream, core::copy_kind::host_to_device, view, ids_of(first, count));
+      rows_from();
     } catch (const invalid_argument& failure) {
       throw_corrupt(file.path(), fmt::format("{} (counted from row {})", failure.what(), first));
     }
   };
-  if (options.rows == kept_rows::none) return append(nullptr, 0, found.rows);
+  const auto append = [&](const any_matrix_view& view, std::int64_t first) {
+    rows.append(stream, core::copy_kind::host_to_device, view, ids_of(first, view.rows));
+  };
+  const auto view_of = [&](const void* data, std::int64_t count) {
+    return any_matrix_view(data, options.type, count, options.dim, options.dim);
+  };
+  if (options.rows == kept_rows::none) return take(0, [&] { append(view_of(nullptr, found.rows), 0); });
+  const bool maps = in_file == mapped::rows;
   const std::int64_t row_bytes = options.dim * size_bytes(options.type);
-  stream_tensor(file, kVectors, rows_per_chunk(row_bytes) * row_bytes, checks,
-                [&](std::int64_t offset, std::span<const std::byte> data) {
-                  append(data.data(), offset / row_bytes, static_cast<std::int64_t>(data.size()) / row_bytes);
-                });
+  const auto take_chunk = [&](std::int64_t offset, std::span<const std::byte> data) {
+    const std::int64_t first = offset / row_bytes;
+    const any_matrix_view view = view_of(data.data(), static_cast<std::int64_t>(data.size()) / row_bytes);
+    take(first, [&] {
+      check_finite(backend, stream, core::copy_kind::host_to_device, view);
+      if (!maps) append(view, first);
+    });
+  };
+  if (!maps || checks == verify::full) {
+    stream_tensor(file, kVectors, rows_per_chunk(row_bytes) * row_bytes, checks, take_chunk);
+  }
+  if (maps) take(0, [&] { rows.map(stream, file.map(kVectors), found.rows, ids_of(0, found.rows)); });
 }
 
 }  // namespace
@@ -238,7 +251,7 @@ std::vector<std::int64_t> read_ids(const io::safetensors_file& file, const descr
 }
 
 void read_rows(ivf_pq_rows& into, void* stream, const core::ivf_pq_model& model, const io::safetensors_file& file,
-               const description& found, verify checks) {
+               const description& found, verify checks, mapped in_file) {
   if (found.rows == 0) return;
   const std::int64_t position_base = into.count();
   row_reader reader(into.backend, stream, file, found, checks);
@@ -249,7 +262,7 @@ void read_rows(ivf_pq_rows& into, void* stream, const core::ivf_pq_model& model,
                   reader.take(offset / row_bytes, data, position_base, model, added);
                 });
   added.prepare_commit(stream);
-  load_kept(into.kept, into.backend, stream, file, found, checks);
+  load_kept(into.kept, into.backend, stream, file, found, checks, in_file);
   added.commit();
 }
 

@@ -83,6 +83,7 @@ ivf_pq_memory ivf_pq_index::memory() const {
           .codes_bytes = impl_->rows.codes.bytes(),
           .rows_bytes = rows.rows_bytes + rows.norms_bytes,
           .host_rows_bytes = rows.host_rows_bytes,
+          .mapped_rows_bytes = impl_->rows.kept.mapped_bytes(),
           .ids_bytes = rows.ids_bytes,
           .workspaces_bytes = impl_->slots.bytes()};
 }

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,6 +79,44 @@ void input_file::read(std::int64_t offset, std::int64_t bytes, void* out) const 
     offset += got;
     bytes -= got;
   }
+}
+
+file_mapping::file_mapping(const input_file& file, std::int64_t offset, std::int64_t bytes) {
+  if (bytes == 0) return;
+  if (offset < 0 || bytes < 0 || offset > file.size_bytes() - bytes) {
+    throw io_error(fmt::format("cannot map {} bytes at offset {} of '{}', which has {}", bytes, offset,
+                               file.path().string(), file.size_bytes()));
+  }
+  before_ = offset % ::sysconf(_SC_PAGESIZE);
+  void* mapped = ::mmap(nullptr, static_cast<std::size_t>(before_ + bytes), PROT_READ, MAP_SHARED, file.descriptor_,
+                        offset - before_);
+  if (mapped == MAP_FAILED) {
+    const int code = errno;
+    if (code == ENOMEM)
+      throw out_of_memory(fmt::format("no room to map {} bytes of '{}'", bytes, file.path().string()));
+    throw_os(fmt::format("map {} bytes at offset {} of", bytes, offset), file.path(), code);
+  }
+  data_ = static_cast<const std::byte*>(mapped) + before_;
+  bytes_ = bytes;
+}
+
+file_mapping::~file_mapping() {
+  if (data_ == nullptr) return;
+  ::munmap(const_cast<std::byte*>(data_ - before_), static_cast<std::size_t>(before_ + bytes_));
+}
+
+file_mapping::file_mapping(file_mapping&& other) noexcept { swap(other); }
+
+file_mapping& file_mapping::operator=(file_mapping&& other) noexcept {
+  file_mapping taken(std::move(other));
+  swap(taken);
+  return *this;
+}
+
+void file_mapping::swap(file_mapping& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(before_, other.before_);
 }
 
 output_file::output_file(const std::filesystem::path& target) : target_(target) {

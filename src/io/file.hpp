@@ -1,6 +1,7 @@
 // Files of the operating system: whole positioned reads, and writes that replace their target in one step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -23,9 +24,34 @@ class input_file {
   void read(std::int64_t offset, std::int64_t bytes, void* out) const;
 
  private:
+  friend class file_mapping;
+
   std::filesystem::path path_;
   int descriptor_ = -1;
   std::int64_t size_bytes_ = 0;
+};
+
+/// Bytes of a file as memory that cannot be written; they are read when somebody looks at them. The file may be
+/// replaced or removed meanwhile. Where it is shortened or fails to be read, the operating system ends the process.
+class file_mapping {
+ public:
+  file_mapping() = default;
+  /// @throws io_error, also if the file has fewer bytes; out_of_memory if there is no room for so many addresses.
+  file_mapping(const input_file& file, std::int64_t offset, std::int64_t bytes);
+  ~file_mapping();
+  file_mapping(file_mapping&& other) noexcept;
+  file_mapping& operator=(file_mapping&& other) noexcept;
+
+  const std::byte* data() const noexcept { return data_; }
+  std::int64_t bytes() const noexcept { return bytes_; }
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+
+ private:
+  void swap(file_mapping& other) noexcept;
+
+  const std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  std::int64_t before_ = 0;  ///< bytes from the beginning of a page to data_
 };
 
 /// A new file beside its target, which takes the target's place in `commit`; until then the target is untouched.

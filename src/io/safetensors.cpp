@@ -502,6 +502,11 @@ void safetensors_file::read(std::string_view name, std::int64_t byte_offset, std
   impl_->file.read(entry.file_offset + byte_offset, bytes, out);
 }
 
+file_mapping safetensors_file::map(std::string_view name) const {
+  const tensor_entry& entry = tensor(name);
+  return file_mapping(impl_->file, entry.file_offset, entry.bytes);
+}
+
 namespace {
 
 void compare_checksum(const text_map& metadata, std::string_view name, const checksum& sum,

@@ -106,6 +106,9 @@ class safetensors_file {
   /// @throws invalid_argument if the range is not in the tensor, io_error.
   void read(std::string_view name, std::int64_t byte_offset, std::int64_t bytes, void* out) const;
 
+  /// A whole tensor as memory, without looking at its checksum. @throws corrupt_file if it is not there, io_error.
+  file_mapping map(std::string_view name) const;
+
   /// Reads a whole tensor once, in chunks and in order, and checks its checksum at the end: what `chunk` was given is
   /// to be believed only when this call has returned.
   /// @throws corrupt_file if the checksum is missing or differs, io_error, and what `chunk` throws.

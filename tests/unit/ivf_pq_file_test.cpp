@@ -343,5 +343,119 @@ TEST(ivf_pq_file, changed_data_is_noticed) {
   }
 }
 
+// ---- mapped rows
+
+constexpr std::int64_t kMappedDim = 16;  // of f32: rows of 64 bytes, which can stay in a file
+
+ivf_pq_index with_mappable_rows(metric how, const clustered_rows& rows, bool with_ids) {
+  ivf_pq_options options = options_of(kept_rows::device);
+  options.dim = kMappedDim;
+  options.metric = how;
+  ivf_pq_index index(device::cpu(), options);
+  index.train(rows.view(), {.iterations = 2});
+  index.add(rows.part(0, kRows - 7), with_ids ? descending_ids(kRows - 7, 1000) : std::vector<std::int64_t>());
+  return index;
+}
+
+void expect_equal_answers(const ivf_pq_index& got, const ivf_pq_index& expected, const std::string& what) {
+  const clustered_rows queries(5, kMappedDim, 2);
+  const ivf_pq_search_options options = {.k = 40, .nprobe = 3, .refine_ratio = 2};
+  const ivf_pq_result a = got.search(queries.view(), options), b = expected.search(queries.view(), options);
+  EXPECT_EQ(a.ids, b.ids) << what;
+  EXPECT_EQ(a.scores, b.scores) << what;
+  const search_result c = got.search_kept_rows(queries.view(), {.k = 40});
+  const search_result d = expected.search_kept_rows(queries.view(), {.k = 40});
+  EXPECT_EQ(c.ids, d.ids) << what;
+  EXPECT_EQ(c.scores, d.scores) << what;
+}
+
+TEST(ivf_pq_file, mapped_rows_answer_as_copied_ones) {
+  const clustered_rows rows(kRows, kMappedDim, 13);
+  for (const metric how : {metric::cosine, metric::l2, metric::inner_product}) {
+    for (const bool with_ids : {false, true}) {
+      for (const verify checks : {verify::full, verify::header_only}) {
+        const temporary_folder folder;
+        ivf_pq_index index = with_mappable_rows(how, rows, with_ids);
+        index.save(folder / "it");
+        ivf_pq_index found = ivf_pq_index::load(device::cpu(), folder / "it", checks, mapped::rows);
+        EXPECT_EQ(found.memory().mapped_rows_bytes, (kRows - 7) * kMappedDim * 4);
+        EXPECT_EQ(index.memory().mapped_rows_bytes, 0);
+        expect_equal_answers(found, index, "mapped");
+        found.save(folder / "again");
+        EXPECT_EQ(read_bytes(folder / "again"), read_bytes(folder / "it"));
+
+        found.save(folder / "it");  // over the file whose rows are mapped
+        expect_equal_answers(found, index, "after the file was replaced");
+        std::filesystem::remove(folder / "it");
+        expect_equal_answers(found, index, "after it was removed");
+
+        const std::vector<std::int64_t> seven = with_ids ? descending_ids(7, 1) : std::vector<std::int64_t>();
+        found.add(rows.part(kRows - 7, 7), seven);
+        index.add(rows.part(kRows - 7, 7), seven);
+        EXPECT_EQ(found.memory().mapped_rows_bytes, 0) << "added rows bring the others into memory";
+        expect_equal_answers(found, index, "with more rows");
+      }
+    }
+  }
+}
+
+TEST(ivf_pq_file, an_index_of_mapped_rows_can_be_cleared_and_reserved) {
+  const clustered_rows rows(kRows, kMappedDim, 13);
+  const temporary_folder folder;
+  ivf_pq_index index = with_mappable_rows(metric::cosine, rows, true);
+  index.save(folder / "it");
+
+  ivf_pq_index cleared = ivf_pq_index::load(device::cpu(), folder / "it", verify::full, mapped::rows);
+  cleared.clear();
+  EXPECT_EQ(cleared.memory().mapped_rows_bytes, 0);
+  cleared.add(rows.part(0, kRows - 7), descending_ids(kRows - 7, 1000));
+  expect_equal_answers(cleared, index, "cleared and filled");
+
+  ivf_pq_index reserved = ivf_pq_index::load(device::cpu(), folder / "it", verify::full, mapped::rows);
+  reserved.reserve(kRows - 7);
+  EXPECT_GT(reserved.memory().mapped_rows_bytes, 0) << "there is room";
+  reserved.reserve(2 * kRows);
+  EXPECT_EQ(reserved.memory().mapped_rows_bytes, 0);
+  expect_equal_answers(reserved, index, "reserved");
+}
+
+TEST(ivf_pq_file, rows_that_cannot_be_mapped_are_refused) {
+  const temporary_folder folder;
+  const auto load = [&](const char* name) {
+    return ivf_pq_index::load(device::cpu(), folder / name, verify::full, mapped::rows);
+  };
+  const clustered_rows rows(kRows, kDim, 14);
+  ivf_pq_index odd = trained(options_of(kept_rows::device));
+  odd.add(rows.view());
+  odd.save(folder / "odd");
+  expect_error<unsupported>([&] { load("odd"); }, "rows of 44 bytes; allowed are multiples of 64");
+
+  const clustered_rows mappable(kRows, kMappedDim, 13);
+  const ivf_pq_index index = with_mappable_rows(metric::l2, mappable, false);
+  index.save(folder / "it");
+  ivf_pq_index part = ivf_pq_index::load_trained(device::cpu(), folder / "it");
+  part.add(mappable.part(kRows - 7, 7));
+  part.append_to(folder / "it");
+  expect_error<unsupported>([&] { load("it"); }, "is one of several files");
+
+  ivf_pq_index none = trained(options_of(kept_rows::none));  // nothing to map, which is no error
+  none.add(rows.view());
+  none.save(folder / "none");
+  expect_same(load("none"), none, "without kept rows");
+}
+
+TEST(ivf_pq_file, what_is_wrong_with_mapped_rows_is_found_by_a_full_check) {
+  const clustered_rows rows(kRows, kMappedDim, 13);
+  const temporary_folder folder;
+  with_mappable_rows(metric::l2, rows, false).save(folder / "it");
+  std::string bytes = read_bytes(folder / "it");
+  const io::tensor_entry vectors = io::safetensors_file(folder / "it").tensor("vectors");
+  bytes[static_cast<std::size_t>(vectors.file_offset + vectors.bytes - 1)] ^= 1;
+  test::write_bytes(folder / "it", bytes);
+  expect_error<corrupt_file>([&] { ivf_pq_index::load(device::cpu(), folder / "it", verify::full, mapped::rows); },
+                             "vectors");
+  EXPECT_EQ(ivf_pq_index::load(device::cpu(), folder / "it", verify::header_only, mapped::rows).rows(), kRows - 7);
+}
+
 }  // namespace
 }  // namespace shortlist
