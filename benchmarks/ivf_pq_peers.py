@@ -40,6 +40,7 @@ TOLERANCE = 1e-4  # of FAISS's refined scores: it may expand the square, which l
 ROUNDS, SINGLES = 15, 100  # in each round a batch and so many single queries
 SLOW_SECONDS, SLOW_ROUNDS = 2.0, 3  # a batch that takes longer is repeated less, and its sweep ends
 PAUSE_SECONDS = 0.1  # after FAISS, whose threads spin for a while
+QUIET_LOAD, QUIET_SECONDS = 0.5, 240  # the wheel was perhaps just built: so long a quieter machine is waited for
 
 OURS = {  # code: options, refine_ratios
     "pq48x4": ({"pq_dim": 48, "pq_bits": 4}, (3, 4)),
@@ -121,6 +122,13 @@ def timed(call):
     cpu_start, start = time.process_time(), time.perf_counter()
     call()
     return time.perf_counter() - start, time.process_time() - cpu_start
+
+
+def wait_until_quiet():
+    until = time.monotonic() + QUIET_SECONDS
+    while os.getloadavg()[0] > QUIET_LOAD and time.monotonic() < until:
+        time.sleep(5)
+    return os.getloadavg()[0]
 
 
 def say(text):
@@ -299,7 +307,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="in which all settings take turns")
     arguments = parser.parse_args()
 
-    load = os.getloadavg()[0]
+    load = wait_until_quiet()
     faiss.omp_set_num_threads(os.cpu_count())
     rows, queries = make_set(arguments.generator)
     truth = nearest(rows, queries)
