@@ -182,6 +182,37 @@ TEST(Safetensors, ManyThreadsReadOneFile) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], i % 2 == 0 ? kVectors : kIds);
 }
 
+TEST(Safetensors, MappedTensorsOutliveTheirFile) {
+  const temporary_folder folder;
+  write_sample(folder / "a");
+  std::vector<file_mapping> mapped;
+  {
+    const safetensors_file file(folder / "a");
+    for (const char* name : {"vectors", "none", "ids", "norms"}) mapped.push_back(file.map(name));
+    expect_error<corrupt_file>([&] { file.map("missing"); }, "missing");
+  }
+  file_mapping moved;
+  moved = std::move(mapped[0]);
+  std::filesystem::remove(folder / "a");
+  const auto text = [](const file_mapping& of) {
+    return std::string(reinterpret_cast<const char*>(of.data()), static_cast<std::size_t>(of.bytes()));
+  };
+  EXPECT_EQ(text(moved), kVectors);
+  EXPECT_EQ(text(mapped[2]), kIds);
+  EXPECT_EQ(text(mapped[3]), kNorms);
+  EXPECT_FALSE(mapped[1]) << "nothing of nothing";
+  EXPECT_FALSE(mapped[0]) << "moved away";
+}
+
+TEST(Safetensors, NothingIsMappedBehindTheEndOfAFile) {
+  const temporary_folder folder;
+  write_bytes(folder / "a", "0123456789");
+  const input_file file(folder / "a");
+  EXPECT_EQ(*reinterpret_cast<const char*>(file_mapping(file, 9, 1).data()), '9');
+  expect_error<io_error>([&] { file_mapping(file, 9, 2); }, "cannot map 2 bytes at offset 9");
+  expect_error<io_error>([&] { file_mapping(file, -1, 2); }, "at offset -1");
+}
+
 TEST(Safetensors, SaysWhatAFileDoesNotHave) {
   const temporary_folder folder;
   write_sample(folder / "a.index");

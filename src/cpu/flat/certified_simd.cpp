@@ -61,6 +61,16 @@ HWY_INLINE void unroll(Body&& body) {
   unroll_over(body, std::make_integer_sequence<int, Count>());
 }
 
+/// Takes no time, and leaves a sum as it is: in a register. Compilers would otherwise add up products first, for which
+/// there are no registers left, and keep sums in memory.
+HWY_INLINE void settle(ints& sum) {
+#if HWY_TARGET == HWY_NEON
+  __asm__("" : "+w"(sum.raw));
+#else
+  __asm__("" : "+x"(sum.raw));
+#endif
+}
+
 /// Two of a query's codes, one behind the other, in each 32-bit lane.
 HWY_INLINE shorts broadcast_pair(const std::int16_t* pair) {
   std::int32_t both;
@@ -82,14 +92,7 @@ HWY_INLINE void products_of(const std::int16_t* packed, const filter_query* quer
   });
   const auto* codes = reinterpret_cast<const std::uint8_t*>(block);
   const auto even_bytes = hn::Set(kBytePairs, 0x00FF);
-  for (std::int64_t word = 0; word < words; ++word) {
-    if (word * kLineBytes < ahead_bytes) {
-      if constexpr (Queries == 1) {
-        hwy::Prefetch(ahead + word * kLineBytes);
-      } else {
-        __builtin_prefetch(ahead + word * kLineBytes, 0, kSecondCache);
-      }
-    }
+  const auto add_word = [&](std::int64_t word) SHORTLIST_INLINE_LAMBDA {
     shorts even[kVectors], odd[kVectors];
     unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
       const auto* from = reinterpret_cast<const std::uint16_t*>(codes + word * kWordBytes) + v * 2 * kLanes;
@@ -104,10 +107,22 @@ HWY_INLINE void products_of(const std::int16_t* packed, const filter_query* quer
       unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
         constexpr int kAt = q * kVectors + v;
         even_sums[kAt] = hn::ReorderWidenMulAccumulate(kInts, even[v], query_even, even_sums[kAt], odd_sums[kAt]);
+        settle(even_sums[kAt]);
         even_sums[kAt] = hn::ReorderWidenMulAccumulate(kInts, odd[v], query_odd, even_sums[kAt], odd_sums[kAt]);
+        settle(even_sums[kAt]);
       });
     });
+  };
+  std::int64_t word = 0;
+  for (const std::int64_t lines = HWY_MIN(words, (ahead_bytes + kLineBytes - 1) / kLineBytes); word < lines; ++word) {
+    if constexpr (Queries == 1) {
+      hwy::Prefetch(ahead + word * kLineBytes);
+    } else {
+      __builtin_prefetch(ahead + word * kLineBytes, 0, kSecondCache);
+    }
+    add_word(word);
   }
+  for (; word < words; ++word) add_word(word);
   unroll<Queries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
     const ints offset = hn::Set(kInts, static_cast<std::int32_t>(queries[q].offset));
     unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
