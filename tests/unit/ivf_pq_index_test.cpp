@@ -178,6 +178,28 @@ TEST(ivf_pq_index, a_search_on_a_stream_writes_what_one_on_the_host_returns) {
   }
 }
 
+TEST(ivf_pq_index, batches_of_several_groups_equal_their_parts) {
+  constexpr std::int64_t kLists = 300, kMany = 17'000, kPart = 1700;
+  const clustered_rows rows(1500, kDim, 31), queries(kMany, kDim, 32);
+  ivf_pq_options options = options_of(metric::l2);
+  options.nlist = kLists;
+  const ivf_pq_index index = index_of(options, rows);
+  // Groups are of 16,384 queries, or of 4,096 that look at many lists.
+  const std::pair<std::int64_t, std::int64_t> batches[] = {{kMany, 2}, {5 * kPart, kLists - 1}};
+  for (const auto& [count, nprobe] : batches) {
+    const ivf_pq_search_options search = {.k = 3, .nprobe = nprobe, .refine_ratio = 2};
+    const ivf_pq_result all = index.search(queries.part(0, count), search);
+    for (std::int64_t first = 0; first < count; first += kPart) {
+      const ivf_pq_result part = index.search(queries.part(first, kPart), search);
+      const auto begin = static_cast<std::ptrdiff_t>(first * search.k), end = begin + kPart * search.k;
+      ivf_pq_result same = part;
+      same.scores.assign(all.scores.begin() + begin, all.scores.begin() + end);
+      same.ids.assign(all.ids.begin() + begin, all.ids.begin() + end);
+      expect_same(same, part, std::to_string(first));
+    }
+  }
+}
+
 TEST(ivf_pq_index, any_number_of_threads_search_at_once) {
   const clustered_rows rows(kRows, kDim, 9), queries(40, kDim, 10);
   const ivf_pq_index index = index_of(options_of(metric::l2), rows);

@@ -14,8 +14,10 @@
 
 namespace shortlist::cpu {
 
-/// Queries that are probed together; more would only enlarge the scratch.
+/// Queries that are probed and put in order together: more share more lists, as long as their probes are few.
 inline constexpr std::int64_t kMaxQueryGroup = 16384;
+inline constexpr std::int64_t kLeastQueryGroup = 4096;
+inline constexpr std::int64_t kGroupProbes = std::int64_t{1} << 20;
 /// Room for keys beyond those that are looked for: fewer cuts for small k.
 inline constexpr std::int64_t kMinExtraKeys = 64;
 /// Room for candidates: a list that still fills half of it after it was cut is scored at once.
@@ -42,6 +44,11 @@ constexpr std::int64_t key_capacity(std::int64_t looked_for) {
 /// Candidates of a query.
 constexpr std::int64_t candidate_capacity(std::int64_t looked_for, std::int64_t rows) {
   return std::min(kCandidatesPerRow * looked_for + kMinExtraCandidates, rows) + core::kPageRows;
+}
+
+/// Queries of a group that look at so many lists each.
+constexpr std::int64_t query_group(std::int64_t nprobe) {
+  return std::clamp(kGroupProbes / nprobe, kLeastQueryGroup, kMaxQueryGroup);
 }
 
 /// Elements of a query, padded for the score's kernels and to whole pieces.
@@ -108,8 +115,10 @@ class ivf_pq_scratch final : public core::scratch {
     const core::ivf_pq_shape& shape = model.shape;
     const std::int64_t slots = core_count();
     const std::int64_t team = memory.team(group);
-    allocations_ += probes.reserve(group * nprobe * 8);
-    allocations_ += probe_scores.reserve(group * nprobe * 4);
+    // A group that looks at fewer lists than `nprobe` may be larger.
+    const std::int64_t probed = std::min(group * nprobe, std::max(kGroupProbes, kLeastQueryGroup * nprobe));
+    allocations_ += probes.reserve(probed * 8);
+    allocations_ += probe_scores.reserve(probed * 4);
     if (probes_by_estimates(model.probes, group)) {
       const std::int64_t parts = std::min(slots, divide_up(group, kProbeQueries));
       allocations_ += probing.reserve(parts * probe_bytes(shape.nlist, shape.dim));

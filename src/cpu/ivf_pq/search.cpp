@@ -42,7 +42,8 @@ class searcher {
         strips_(page_layout(model.shape).strips),
         wanted_(rows_by_code(request.k, request.refine_ratio, lists.rows)),
         layout_(model.shape, wanted_, lists.rows),
-        team_(layout_.team(std::min(request.query_count, kMaxQueryGroup))) {}
+        group_(std::min(request.query_count, query_group(request.nprobe))),
+        team_(layout_.team(group_)) {}
 
   void search();
 
@@ -96,8 +97,9 @@ class searcher {
   const std::int64_t strips_;
   const std::int64_t wanted_;  // rows, by their codes
   const query_memory layout_;
-  const std::int64_t team_;  // queries that a slot scans together
-  query_rows turned_;        // of the group
+  const std::int64_t group_;  // queries that are probed together
+  const std::int64_t team_;   // of those, what a slot scans together
+  query_rows turned_;         // of the group
   std::atomic<std::int64_t> decoded_rows_{0};
   std::atomic<std::int64_t> unfiltered_queries_{0};
 };
@@ -320,9 +322,9 @@ bool searcher::takes_all_cores(std::int64_t count) const {
 }
 
 void searcher::search() {
-  memory_.reserve(model_, std::min(request_.query_count, kMaxQueryGroup), request_.nprobe, layout_);
-  for (std::int64_t first = 0; first < request_.query_count; first += kMaxQueryGroup) {
-    const std::int64_t count = std::min(kMaxQueryGroup, request_.query_count - first);
+  memory_.reserve(model_, group_, request_.nprobe, layout_);
+  for (std::int64_t first = 0; first < request_.query_count; first += group_) {
+    const std::int64_t count = std::min(group_, request_.query_count - first);
     probe(first, count);
     if (takes_all_cores(count)) {
       for (std::int64_t q = 0; q < count; ++q) answer_on_all_cores(first, q);
