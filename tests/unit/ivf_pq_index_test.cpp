@@ -179,13 +179,14 @@ TEST(ivf_pq_index, a_search_on_a_stream_writes_what_one_on_the_host_returns) {
 }
 
 TEST(ivf_pq_index, batches_of_several_groups_equal_their_parts) {
-  constexpr std::int64_t kLists = 300, kMany = 17'000, kPart = 1700;
+  constexpr std::int64_t kLists = 300, kMany = 16'500, kPart = 1500;
   const clustered_rows rows(1500, kDim, 31), queries(kMany, kDim, 32);
   ivf_pq_options options = options_of(metric::l2);
   options.nlist = kLists;
+  options.pq_bits = 4;
   const ivf_pq_index index = index_of(options, rows);
   // Groups are of 16,384 queries, or of 4,096 that look at many lists.
-  const std::pair<std::int64_t, std::int64_t> batches[] = {{kMany, 2}, {5 * kPart, kLists - 1}};
+  const std::pair<std::int64_t, std::int64_t> batches[] = {{kMany, 2}, {3 * kPart, kLists - 1}};
   for (const auto& [count, nprobe] : batches) {
     const ivf_pq_search_options search = {.k = 3, .nprobe = nprobe, .refine_ratio = 2};
     const ivf_pq_result all = index.search(queries.part(0, count), search);
