@@ -9,6 +9,11 @@ namespace shortlist::cpu {
 
 inline constexpr std::int64_t kCacheLineBytes = 64;
 
+/// Fetches memory that will be read soon.
+inline void fetch_bytes(const void* from, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += kCacheLineBytes) __builtin_prefetch(static_cast<const char*>(from) + at);
+}
+
 /// At least cache-line aligned; large blocks lie on huge pages, whose fewer TLB misses a scan of them needs.
 /// @throws out_of_memory, with the bytes asked for and the bytes free.
 void* allocate_aligned(std::int64_t bytes);

@@ -132,10 +132,8 @@ void flat_store::map(void* stream, io::file_mapping rows, std::int64_t count, st
     backend_.inverse_norms(stream, corpus_of(made, count), 0, count, made.inverse_norms.as<float>());
   }
   if (ids_.given()) {
-    const std::int64_t bytes = count * kIdBytes;
-    made.ids = allocate(bytes);
-    backend_.copy_rows(stream, core::copy_kind::host_to_device, made.ids.as<void>(), bytes, ids_.all().data(), bytes,
-                       bytes, 1);
+    made.ids = allocate(count * kIdBytes);
+    write_ids(stream, made.ids, 0, count);
   }
   backend_.synchronize(stream);
   arrays_ = std::move(made);
@@ -165,10 +163,7 @@ void flat_store::append(void* stream, core::copy_kind kind, const any_matrix_vie
   if (ids_.given()) {
     if (!target.ids) first_ids = allocate(target.capacity * kIdBytes);
     const bool all = !arrays_.ids;  // positions that stand for the ids of earlier rows go up as well
-    const std::int64_t from = all ? 0 : rows_;
-    const std::int64_t bytes = (needed - from) * kIdBytes;
-    std::int64_t* to = (first_ids ? first_ids : target.ids).as<std::int64_t>() + from;
-    backend_.copy_rows(stream, core::copy_kind::host_to_device, to, bytes, ids_.all().data() + from, bytes, bytes, 1);
+    write_ids(stream, first_ids ? first_ids : target.ids, all ? 0 : rows_, needed);
   }
   backend_.synchronize(stream);
 
@@ -196,6 +191,12 @@ void flat_store::write_rows(void* stream, core::copy_kind kind, const arrays& to
   if (stride_bytes_ != row_bytes_) backend_.zero(stream, begin, vectors.rows * stride_bytes_);
   const std::int64_t from_stride_bytes = vectors.rows == 1 ? row_bytes_ : vectors.row_stride * size_bytes(vectors.type);
   backend_.copy_rows(stream, kind, begin, stride_bytes_, vectors.data, from_stride_bytes, row_bytes_, vectors.rows);
+}
+
+void flat_store::write_ids(void* stream, const device_memory& to, std::int64_t first, std::int64_t end) const {
+  const std::int64_t bytes = (end - first) * kIdBytes;
+  backend_.copy_rows(stream, core::copy_kind::host_to_device, to.as<std::int64_t>() + first, bytes,
+                     ids_.all().data() + first, bytes, bytes, 1);
 }
 
 void flat_store::clear() noexcept {

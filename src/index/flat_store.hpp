@@ -73,6 +73,8 @@ class flat_store {
   /// The same for `needed` rows and some more, or just for `needed` if memory is short.
   arrays grown_to(void* stream, std::int64_t needed, bool with_ids);
   void write_rows(void* stream, core::copy_kind kind, const arrays& to, const any_matrix_view& vectors) const;
+  /// Labels of rows [first, end) to the device.
+  void write_ids(void* stream, const device_memory& to, std::int64_t first, std::int64_t end) const;
   /// Of `count` rows behind those that count; returns what they add to the summary.
   core::plane_summary write_plane(void* stream, const arrays& to, std::int64_t count);
 

@@ -186,16 +186,15 @@ ivf_pq_index ivf_pq_index::load(device where, const std::filesystem::path& path,
     const description found = describe_index(file);
     ivf_pq_index loaded(where, found.options);
     impl& made = *loaded.impl_;
-    const bool maps = in_file == mapped::rows && made.rows.keeps_rows;
-    if (maps) require_mappable(made.rows.kept, where, path, found);
+    if (!made.rows.keeps_rows) in_file = mapped::nothing;
+    if (in_file == mapped::rows) require_mappable(made.rows.kept, where, path, found);
     made.use(read_model(file, found, checks));
-    if (maps) {
+    if (in_file == mapped::rows) {
       made.rows.codes.reserve(made.own.native(), found.rows);
     } else if (found.all_rows() > 0) {
       loaded.reserve(found.all_rows());
     }
-    read_rows(made.rows, made.own.native(), made.model->view(), file, found, checks,
-              maps ? mapped::rows : mapped::nothing);
+    read_rows(made.rows, made.own.native(), made.model->view(), file, found, checks, in_file);
     for (const segment& one : found.segments) {
       const io::safetensors_file part = open_segment(path, one);
       const description rows = describe_segment(part, found.options, one);

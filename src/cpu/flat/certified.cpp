@@ -418,8 +418,7 @@ void certified_searcher::finish(std::int64_t slot, std::int64_t first, std::int6
     if (size == k_ && rows[i].high < core::key_of(best[0])) break;  // and so are all that follow
     if (rows[i].low != rows[i].high) {
       if (i + kRowsAhead < all.found.size) {
-        const char* ahead = corpus_rows + rows[i + kRowsAhead].position * corpus_.row_stride_bytes;
-        for (std::int64_t at = 0; at < corpus_.row_stride_bytes; at += kCacheLineBytes) __builtin_prefetch(ahead + at);
+        fetch_bytes(corpus_rows + rows[i + kRowsAhead].position * corpus_.row_stride_bytes, corpus_.row_stride_bytes);
       }
       score_rows(padded, filters_[q].terms.inverse_norm, rows + i, 1);
       ++all.scored;

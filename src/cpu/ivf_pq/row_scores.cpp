@@ -106,11 +106,6 @@ std::int64_t row_scorer::add_list(const padded_query& query, std::int64_t list, 
   return rows;
 }
 
-void row_scorer::fetch_kept_row(std::uint64_t key) const {
-  const std::byte* row = kept_row(key);
-  for (std::int64_t at = 0; at < kept_bytes(); at += kCacheLineBytes) __builtin_prefetch(row + at);
-}
-
 void row_scorer::fetch_kept(const best_rows& found) const {
   const std::int64_t rows = std::min(found.size(), kFetchedBytes / kept_bytes());
   for (std::int64_t i = 0; i < rows; ++i) fetch_kept_row(found.keys()[i]);

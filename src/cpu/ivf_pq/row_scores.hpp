@@ -31,10 +31,7 @@ class row_scorer {
   }
 
   /// Fetches what is known of a row.
-  void fetch(const candidate& row) const {
-    const std::byte* of_row = page_of(row);
-    for (std::int64_t at = 0; at < page_bytes_; at += kCacheLineBytes) __builtin_prefetch(of_row + at);
-  }
+  void fetch(const candidate& row) const { fetch_bytes(page_of(row), page_bytes_); }
 
   /// Adds up to 32 rows, whose places are of any lists. `decoded` has room for them.
   void add(const padded_query& query, const candidate* rows, std::int64_t count, float* decoded,
@@ -54,7 +51,7 @@ class row_scorer {
   const float* centroid(std::int64_t list) const;
   /// Of a row as it was added, with what the score's kernels read behind it.
   std::int64_t kept_bytes() const { return round_up(shape_.dim * size_bytes(lists_.kept.type), kCacheLineBytes); }
-  void fetch_kept_row(std::uint64_t key) const;
+  void fetch_kept_row(std::uint64_t key) const { fetch_bytes(kept_row(key), kept_bytes()); }
   const std::byte* kept_row(std::uint64_t key) const {
     return static_cast<const std::byte*>(lists_.kept.rows) + core::position_of(key) * lists_.kept.row_stride_bytes;
   }
