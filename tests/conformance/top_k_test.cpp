@@ -300,6 +300,44 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
   if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
+/// So many rows that a group lists the candidates of all but its first: rows alike, and rows that a list does not
+/// serve.
+TEST(TopKLists, EqualTheReferenceToTheBit) {
+  struct shape {
+    std::int64_t rows;
+    std::int64_t cols;
+    std::int64_t k;
+  };
+  constexpr shape kShapes[] = {{8'000, 1'300, 64}, {6'000, 2'048, 100}, {3'000, 4'999, 1},
+                               {4'000, 4'096, 17}, {2'500, 8'192, 300}, {8'000, 1'536, 128}};
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+  constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
+  bool found_gpu = false;
+  for (const device& where : device::all()) {
+    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
+    found_gpu = true;
+    std::uint64_t turn = 0;
+    for (const std::string_view distribution : row_distributions()) {
+      for (int i = 0; i < 2; ++i) {
+        const shape& of = kShapes[turn % std::size(kShapes)];
+        const top_k_case what{.type = kStored[turn % std::size(kStored)],
+                              .rows = of.rows,
+                              .cols = of.cols,
+                              .k = of.k,
+                              .order = turn % 3 == 0 ? order::smallest : order::largest,
+                              .outputs = kWritten[turn / 2 % std::size(kWritten)],
+                              .row_gap = turn % 5 == 0 ? 3 : 0,
+                              .distribution = distribution,
+                              .seed = turn++};
+        const matrix_data data = make_data(what);
+        EXPECT_TRUE(run_on_device(what, data, where) == expected_bytes(what, data))
+            << describe(what, {.where = where, .algorithm = "plan"});
+      }
+    }
+  }
+  if (!found_gpu) GTEST_SKIP() << "no GPU";
+}
+
 /// Few long rows, which blocks share: teams of one block, of several, of two sizes; ties that only columns decide.
 TEST(TopKTeams, EqualTheReferenceToTheBit) {
   constexpr std::int64_t kRows[] = {1, 2, 90, 131, 180, 263, 300};

@@ -15,6 +15,7 @@
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/top_k/block_rows.hpp"
+#include "cuda/top_k/row_candidates.cuh"
 #include "cuda/top_k/row_output.cuh"
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_stage.cuh"
@@ -30,6 +31,7 @@ struct block_args {
   output_plan output;
   row_stage stage;
   std::int32_t stage_bytes;
+  candidate_plan candidates;  // none, unless the rows are plain
 };
 
 /// Plain: exact, k below the columns of every row. What else there is costs registers.
@@ -52,6 +54,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   __syncthreads();
   const unit_places<Stored, Values> units(group.rank());
   row_shape shape{.border = args.search.deviations};
+  candidate_threshold threshold;
+  float each = 0.0f;  // of the warp's lists
   std::uint32_t turn = 0;
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
     const row_span span = span_of(request, index);
@@ -62,11 +66,38 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
                                  request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
     const row_share<Stored, Values> share(row, group.rank(), units);
+    const auto fetch_next = [&] {
+      if (fetches && index + gridDim.x < rows) args.stage.fetch(index + gridDim.x, 1, row_bytes, barrier);
+    };
+    bool tries = false;
+    int count = 0;
+    if constexpr (Plain) {
+      tries = args.candidates.room > 0 && threshold.tries();
+      if (tries) {
+        const float least = threshold.of<Stored>();
+        const auto better = share.ascending(candidates_of(share, least));
+        const int before = group.before(count_marks(better), count);  // meets: the list before is no longer read
+        if (count >= args.search.k && count <= args.candidates.room) {
+          auto* list = reinterpret_cast<std::int32_t*>(staged);
+          write_marked<kWarp>(better, share.first_column(), list, before);
+          __syncthreads();
+          if (threadIdx.x / kWarp == turn % group_type::kWarps) {  // the others go on to the next row
+            write_listed(row, list, {count, args.search.k, least}, each, args.output.out, index * args.search.k, [&] {
+              __syncwarp();
+              if (threadIdx.x % kWarp == 0) fetch_next();
+            });
+          }
+          threshold.hit(count, args.candidates.aim);
+          continue;
+        }
+      }
+    }
     bool settled = false;
     auto marks =
         search_row<Values, Plain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
     if (!settled) {
-      marks = share.marks_of(find_border_by_keys(group, row, args.search.k, args.search.deviations, args.search.stop));
+      marks = share.marks_of(
+          find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations, args.search.stop));
       group.sync();
     }
     auto chosen = share.ascending(marks.sure);
@@ -77,15 +108,18 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
     }
     write_row(group, args.output, row, share, chosen, place, index, span.begin, staged);
+    if constexpr (Plain) {
+      threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
+      each = threshold.each;
+    }
     __syncthreads();
-    if (fetches && threadIdx.x == 0 && index + gridDim.x < rows)
-      args.stage.fetch(index + gridDim.x, 1, row_bytes, barrier);
+    if (threadIdx.x == 0) fetch_next();
   }
 }
 
 std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t columns) {
   return kStartBytes + row_stage_of(request, core::kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
-         staged_bytes(output_plan_of(request));
+         std::max(staged_bytes(output_plan_of(request)), candidate_plan_of(request).bytes());
 }
 
 template <class Stored, int Values, int Threads, int Blocks, bool Plain>
@@ -123,7 +157,10 @@ template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
   const bool plain = !args.search.stop.asked() && args.search.k < args.request.matrix.cols &&
                      args.stage.mode != stage_mode::by_threads;
-  if (plain) return launch_columns<Stored, true>(stream, args, multiprocessors);
+  if (plain) {
+    args.candidates = candidate_plan_of(args.request);
+    return launch_columns<Stored, true>(stream, args, multiprocessors);
+  }
   launch_columns<Stored, false>(stream, args, multiprocessors);
 }
 

@@ -58,14 +58,17 @@ __device__ __forceinline__ Bits choose(Group& group, Bits sure, Bits fill, int k
   return keep_first(sure, k - sure_before) | keep_first(fill, missing - fill_before);
 }
 
+constexpr int kNearCounts = 2;  // a value that was near, and the next: they end most ties
+constexpr int kFewBetween = 4;  // so near the border is to a bracket's end: then the next value below that is counted
 constexpr int kKeyGuesses = 8;  // passes that interpolate between values; later ones halve brackets of keys
 
 /// The border of any row, by counting its keys; one row at a time, all threads of the group together. Not inlined, and
 /// given copies: what the search before it holds stays in registers. The caller synchronises the group afterwards.
-/// @param k in [1, row.count]. @param deviations where the border of normal data lies, from the mean.
+/// @param k in [1, row.count]. @param near the border may lie near, or equal it. @param deviations where that of normal
+/// data lies, from the mean.
 template <class Group, class Stored>
-__device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<Stored> row, int k, float deviations,
-                                                       early_stop stop) {
+__device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<Stored> row, int k, float near,
+                                                       float deviations, early_stop stop) {
   std::uint32_t least = 0;  // of the complements
   std::uint32_t most = 0;
   float sum = 0.0f;
@@ -99,8 +102,9 @@ __device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<S
   bool exact = false;
 #pragma unroll 1
   for (int pass = 0; high - low > 1; pass++) {
-    const bool guesses = has_shape && pass < kKeyGuesses;
-    if (!guesses) {            // the ends become values that are there
+    const bool walks = pass >= kNearCounts && min(at_low, k) - at_high <= kFewBetween;
+    const bool guesses = pass < kNearCounts || (has_shape && pass < kKeyGuesses);
+    if (!guesses || walks) {   // the ends become values that are there
       std::uint32_t from = 0;  // of the complements
       std::uint32_t below = 0;
       row.visit(group, [&](float value) {
@@ -112,8 +116,11 @@ __device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<S
       high = group.largest(below) + 1;
       if (high - low <= 1) break;
     }
-    std::uint32_t from = low + (high - low) / 2;
-    if (guesses) {
+    std::uint32_t from = walks ? high - 1 : low + (high - low) / 2;
+    if (pass < kNearCounts) {
+      const std::uint32_t near_key = core::score_key(near, metric::inner_product);
+      from = pass == 0 || low != near_key ? near_key : near_key + 1;
+    } else if (guesses && !walks) {
       if (low > kMinusInfinityKey && high < kInfinityKey) {
         const float low_value = core::from_ascending_key(low);
         const float share = (static_cast<float>(at_low - k) + 0.5f) / static_cast<float>(at_low - at_high);
@@ -403,8 +410,8 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
       tie = border.from;
     }
     if constexpr (Group::kHasRoom) {
+      if (border.tied) shape.at = tie;
       shape.tied = group.all(border.tied && settled);
-      if (shape.tied) shape.at = tie;
     }
   }
   if constexpr (Plain) return marks;

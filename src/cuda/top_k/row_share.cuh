@@ -336,6 +336,24 @@ class row_share {
     });
     return marks;
   }
+  /// fp32: those better than a number that is finite and not -0; NaN is not.
+  __device__ __forceinline__ bits above(float than) const {
+    const float sign = row_.negated ? 1.0f : -1.0f;
+    std::uint32_t words[2] = {0, 0};
+#pragma unroll
+    for (int i = kUnits - 1; i >= 0; i--) {
+      float values[kUnit];
+      widen_unit<Stored>(unit(static_cast<unsigned>(i)), values);
+#pragma unroll
+      for (int c = kUnit - 1; c >= 0; c--) {
+        std::uint32_t& word = words[(i * static_cast<int>(kUnit) + c) / 32];
+        word = __funnelshift_l(__float_as_uint(__fmaf_rn(values[c], sign, than)), word, 1);
+      }
+    }
+    bits marks = words[0];
+    if constexpr (Values > 32) marks |= static_cast<bits>(words[1]) << 32;
+    return whole() ? marks : marks & present();
+  }
   /// The columns that are there.
   __device__ __forceinline__ bits present() const {
     const auto below = [](int column) { return column >= Values ? kEvery : (bits{1} << max(column, 0)) - 1; };

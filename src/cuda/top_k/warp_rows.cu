@@ -17,6 +17,7 @@
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
+#include "cuda/top_k/row_candidates.cuh"
 #include "cuda/top_k/row_output.cuh"
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_stage.cuh"
@@ -36,7 +37,8 @@ struct warp_args {
   output_plan output;
   row_stage stage;
   std::int32_t stage_bytes;   // of a warp's rows, once
-  std::int32_t staged_bytes;  // of a row's entries
+  std::int32_t staged_bytes;  // of a row's entries, or of its list
+  candidate_plan candidates;
 };
 
 /// What else there is costs instructions that count here, so that the common requests have kernels of their own.
@@ -52,6 +54,10 @@ template <int Values, int Lanes, row_kind Kind>
 constexpr int kBlocksEach = Values == 48                                               ? 4
                             : Kind == row_kind::early || (Values == 32 && Lanes == 16) ? 5
                                                                                        : 6;
+
+/// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
+template <int Values, int Lanes, row_kind Kind>
+constexpr bool kLists = Kind <= row_kind::plain&& Lanes == kWarp&& Values > 32;
 
 template <class Stored, int Values, int Lanes, row_kind Kind>
 __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
@@ -100,6 +106,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
   }
   const unit_places<Stored, Values> units(group.rank());
   row_shape shape{.border = args.search.deviations};
+  candidate_threshold threshold;
+  float each = 0.0f;
   int turn = 0;
   // The block's warps take turns together: a loop whose end the compiler knows to be the same for a warp's lanes.
   for (std::int64_t block_first = block_begin; block_first < rows; block_first += step, turn++) {
@@ -124,6 +132,26 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
                                  static_cast<int>(span.count), request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
     const row_share<Stored, Values> share(row, group.rank(), units);
+    bool tries = false;
+    int count = 0;
+    if constexpr (kLists<Values, Lanes, Kind>) {
+      tries = args.candidates.room > 0 && there && threshold.tries();
+      if (tries) {
+        const float least = threshold.of<Stored>();
+        const auto better = share.ascending(candidates_of(share, least));
+        const int before = group.before(count_marks(better), count);
+        if (count >= args.search.k && count <= args.candidates.room) {
+          auto* list = reinterpret_cast<std::int32_t*>(staged);
+          write_marked<Lanes>(better, share.first_column(), list, before);
+          __syncwarp();
+          write_listed(row, list, {count, args.search.k, least}, each, output.out, index * args.search.k, [] {});
+          threshold.hit(count, args.candidates.aim);
+          __syncwarp();
+          if (lane == 0) fetch(first + kStages * step, stage);
+          continue;
+        }
+      }
+    }
     bool settled = false;
     auto marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
     const int best = kPlain ? args.search.k : min(args.search.k, row.count);
@@ -138,8 +166,9 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
         other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
                        static_cast<int>(row.bytes - rows_bytes);
         other.count = __shfl_sync(kFullWarp, row.count, leader);
-        const key_border border =
-            find_border_by_keys(lane_group<kWarp>(), other, args.search.k, args.search.deviations, args.search.stop);
+        const float near = __shfl_sync(kFullWarp, shape.at, leader);
+        const key_border border = find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near,
+                                                      args.search.deviations, args.search.stop);
         if (group_index == leader / Lanes) {
           marks = marks_by_key<Stored, Values>(row, group.rank(), border);
           settled = true;
@@ -148,6 +177,10 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
       chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
     }
     write_row(group, output, row, share, chosen, place, index, span.begin, staged);
+    if constexpr (kLists<Values, Lanes, Kind>) {
+      threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
+      each = threshold.each;
+    }
     __syncwarp();
     if (fetches && lane == 0) fetch(first + kStages * step, stage);
   }
@@ -157,7 +190,8 @@ template <class Stored, int Values, int Lanes, row_kind Kind>
 void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
   constexpr int kGroups = kWarp / Lanes;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
-  args.staged_bytes = static_cast<std::int32_t>(staged_bytes(args.output));
+  if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request);
+  args.staged_bytes = static_cast<std::int32_t>(std::max(staged_bytes(args.output), args.candidates.bytes()));
   const std::int64_t rows = args.request.matrix.rows;
   const std::int64_t blocks = (rows + kWarps * kGroups - 1) / (kWarps * kGroups);
   const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach<Values, Lanes, Kind>;

@@ -1,0 +1,231 @@
+// The few columns of a row that may be among its k best: those above a threshold that k or more are above, listed by
+// all threads of a group, and searched by one of its warps.
+//
+// One pass over the row tells them. Rows alike have thresholds alike, so that the row before tells the next one's. A
+// threshold that k or more columns reach, and no more than the list holds, proves that the k best are in the list,
+// whatever it came from.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "cuda/top_k/row_search.cuh"
+
+namespace shortlist::cuda {
+
+constexpr float kAimDeviations = 4.5f;   // of a count of columns, beyond k
+constexpr float kRoomDeviations = 6.0f;  // beyond the aim
+constexpr int kMostListed = 512;         // more than a warp searches while others mark the next row
+constexpr int kListedShare = 4;          // of the columns: of more than one in so many, the list is no shorter way
+
+/// How long lists are; the same for all rows.
+struct candidate_plan {
+  float aim = 0.0f;  // columns above the threshold: so many that for nearly every row k or more are
+  int room = 0;      // the most that a list holds; 0: rows are not searched by lists
+
+  std::int64_t bytes() const { return std::int64_t{room} * static_cast<int>(sizeof(std::int32_t)); }
+};
+
+/// For exact rows in the order of columns.
+inline candidate_plan candidate_plan_of(const core::top_k_request& request) {
+  if (request.options.sorted || request.out.mask) return {};
+  const auto k = static_cast<float>(request.options.k);
+  const auto cols = static_cast<float>(request.matrix.cols);
+  const auto deviation = [&](float count) { return std::sqrt(count * std::max(1.0f - count / cols, 0.0f)); };
+  const float aim = k + kAimDeviations * deviation(k) + 8.0f;
+  if (aim > static_cast<float>(kMostListed)) return {};
+  const int room = (static_cast<int>(aim + kRoomDeviations * deviation(aim)) + kWarp - 1) / kWarp * kWarp;
+  if (room > kMostListed || std::int64_t{kListedShare} * room > request.matrix.cols) return {};
+  return {aim, room};
+}
+
+constexpr float kFollow = 0.25f;  // how much of what one row tells is believed
+constexpr int kMostMisses = 5;    // after so many in a row, one row in 16 is tried
+
+/// Where the next row's candidates begin; the same in all threads of a group.
+struct candidate_threshold {
+  float above = INFINITY;
+  float each = 0.0f;  // from one value to the next there, about
+  int wait = 0;       // the next row that is tried
+  int misses = 0;     // in a row
+
+  __device__ __forceinline__ bool tries() { return fabsf(above) < INFINITY && (wait == 0 || --wait == 0); }
+
+  /// What the candidates of a row are better than; of 16-bit values, what they reach.
+  template <class Stored>
+  __device__ __forceinline__ float of() const {
+    return std::is_same_v<Stored, float> ? above : thread_numbers<Stored, 8>::rounded(above);
+  }
+  __device__ __forceinline__ void hit(int found, float aim) {
+    above = __fmaf_rn(kFollow * each, static_cast<float>(found) - aim, above) + 0.0f;  // never -0
+    misses = 0;
+  }
+  /// Another search found the border, at `border` or near it, where a unit has `scale` values. @param found candidates,
+  /// if the threshold was tried.
+  __device__ __forceinline__ void miss(float border, float scale, bool tried, int found, int k, float aim) {
+    const auto surplus = static_cast<float>(found - k);
+    const float apart = (border - above) * near_reciprocal(surplus);
+    const float wanted = aim - static_cast<float>(k);
+    if (each == 0.0f) each = near_reciprocal(scale);
+    if (tried && fabsf(surplus) > wanted && apart > 0.0f && apart < INFINITY) each = apart;
+    above = __fmaf_rn(-wanted, each, border) + 0.0f;
+    if (!tried) return;
+    misses = min(misses + 1, kMostMisses);
+    wait = 1 << misses >> 1;
+  }
+};
+
+/// Marks of a thread's columns that are candidates. @param threshold candidate_threshold::of()
+template <class Stored, int Values>
+__device__ __forceinline__ typename row_share<Stored, Values>::bits candidates_of(
+    const row_share<Stored, Values>& share, float threshold) {
+  if constexpr (thread_numbers<Stored, Values>::kMapped) {
+    return share.above(threshold);
+  } else {
+    thread_numbers<Stored, Values> numbers;
+    share.read(numbers, 1.0f, 0.0f);
+    return share.marks_from(numbers, threshold);
+  }
+}
+
+/// The border of the k best: those >= from, or, where values tie there, those > from and the first that equal it.
+struct candidate_border {
+  float from;
+  bool tied;
+};
+
+constexpr std::uint32_t kLeastFinite = 0xFF7FFFFFu;
+constexpr int kPlainCounts = 6;   // by interpolation, and one more
+constexpr float kFewHeld = 3.0f;  // of a bracket: then the next value below its end is counted
+
+/// Finds the border of the k best of candidates in a warp's registers: by interpolation, then by counting in turns the
+/// next value below the bracket's end and the middle of its keys.
+/// @param values -inf where there is none. @param count of the candidates, k or more. @param at the border is near.
+/// @param least all of them reach it. @param each from one value to the next.
+template <int Each>
+__device__ __forceinline__ candidate_border border_of(const float (&values)[Each], int count, int k, float at,
+                                                      float least, float each) {
+  const lane_group<kWarp> warp;
+  const auto wanted = static_cast<float>(k);
+  number_bracket bracket{.low = least, .over = static_cast<float>(count) - wanted};
+  float beyond = 0.0f;
+  const auto count_from_at = [&] {
+    float mine = 0.0f;
+#pragma unroll
+    for (int e = 0; e < Each; e++) mine += values[e] >= at ? 1.0f : 0.0f;
+    beyond = warp.sum_count(mine) - wanted;
+    bracket.narrow(at, beyond);
+  };
+  if (count == k) at = core::float_from_bits(kLeastFinite);  // all
+#pragma unroll 1
+  for (int pass = kPlainCounts;; pass--) {
+    count_from_at();
+    if (beyond == 0.0f || (bracket.has_ends() && bracket.held() <= kFewHeld) || pass == 0) break;
+    at = bracket.has_ends() ? bracket.inside() : __fmaf_rn(beyond + 0.5f, each, at);
+  }
+  bool tied = false;
+#pragma unroll 1
+  for (int pass = 0; beyond != 0.0f && !tied; pass++) {
+    const bool walks = pass % 2 == 0 || bracket.held() <= kFewHeld;
+    if (walks) {
+      const bool has_top = bracket.under < INFINITY;
+      float next = -INFINITY;
+#pragma unroll
+      for (int e = 0; e < Each; e++) next = fmaxf(next, values[e] < bracket.high || !has_top ? values[e] : -INFINITY);
+      at = warp.largest(next);
+    } else {
+      const std::uint32_t low = core::ascending_key(bracket.low);
+      at = core::from_ascending_key(low + (core::ascending_key(bracket.high) - low) / 2);
+    }
+    count_from_at();
+    tied = walks && beyond > 0.0f;
+  }
+  return {at, tied};
+}
+
+/// Writes those of a warp's candidates that a border chooses, in the order of columns: entry e of a lane is candidate
+/// lane + e x kWarp. @param to the place of the row's first entry.
+template <class Stored, int Each>
+__device__ __forceinline__ void write_chosen(const float (&values)[Each], const std::int32_t (&columns)[Each],
+                                             candidate_border border, int k, bool negated, const top_k_output& out,
+                                             std::int64_t to) {
+  const lane_group<kWarp> warp;
+  const unsigned before_me = (1u << warp.rank()) - 1u;
+  const bool usual = out.values && out.indices && out.indices_as == index_type::i32;
+  int place = 0;
+  const auto write = [&](int e, bool chosen) {
+    const unsigned all = __ballot_sync(kFullWarp, chosen);
+    const int mine = place + __popc(all & before_me);
+    const auto value = narrowed<Stored>(negated ? -values[e] : values[e]);
+    if (usual) {
+      if (chosen) {
+        (static_cast<Stored*>(out.values) + to)[mine] = value;
+        (static_cast<std::int32_t*>(out.indices) + to)[mine] = columns[e];
+      }
+    } else if (chosen) {
+      write_entry(out, to + mine, value, columns[e]);
+    }
+    place += __popc(all);
+  };
+  if (!border.tied) {
+#pragma unroll
+    for (int e = 0; e < Each; e++) write(e, values[e] >= border.from);
+    return;
+  }
+  float sure = 0.0f;
+#pragma unroll
+  for (int e = 0; e < Each; e++) sure += values[e] > border.from ? 1.0f : 0.0f;
+  int missing = k - static_cast<int>(warp.sum_count(sure));
+#pragma unroll
+  for (int e = 0; e < Each; e++) {
+    const unsigned equal = __ballot_sync(kFullWarp, values[e] == border.from);
+    const bool first = __popc(equal & before_me) < missing;
+    write(e, values[e] > border.from || (values[e] == border.from && first));
+    missing -= __popc(equal);
+  }
+}
+
+/// What the search of a list needs to know.
+struct candidate_search {
+  int count;    // candidates in the list
+  int k;        // no more
+  float least;  // they reach it
+};
+
+template <int Each, class Stored, class Taken>
+__device__ __forceinline__ void write_listed_by(const staged_row<Stored>& row, const std::int32_t* list,
+                                                const candidate_search& search, float& each, const top_k_output& out,
+                                                std::int64_t to, Taken taken) {
+  const int lane = lane_group<kWarp>().rank();
+  float values[Each];
+  std::int32_t columns[Each];
+#pragma unroll
+  for (int e = 0; e < Each; e++) columns[e] = lane + e * kWarp < search.count ? list[lane + e * kWarp] : 0;
+#pragma unroll
+  for (int e = 0; e < Each; e++) values[e] = row.value(columns[e]);
+#pragma unroll
+  for (int e = 0; e < Each; e++)
+    if (lane + e * kWarp >= search.count) values[e] = -INFINITY;
+  taken();
+  const float beyond = static_cast<float>(search.count - search.k) + 0.5f;
+  const float near = __fmaf_rn(beyond, each, search.least);
+  const candidate_border border = border_of(values, search.count, search.k, near, search.least, each);
+  const float learned = __fmaf_rn(kFollow, (border.from - search.least) * near_reciprocal(beyond) - each, each);
+  if (search.count > search.k && fabsf(learned) < INFINITY) each = learned;
+  write_chosen<Stored>(values, columns, border, search.k, row.negated, out, to);
+}
+
+/// Writes the k best of the columns in a list, ascending. A warp calls it.
+/// @param each from one value to the next, between the threshold and the border; learned from row to row.
+/// @param to the place of the row's first entry. @param taken is called when row and list are no longer read.
+template <class Stored, class Taken>
+__device__ __forceinline__ void write_listed(const staged_row<Stored>& row, const std::int32_t* list,
+                                             const candidate_search& search, float& each, const top_k_output& out,
+                                             std::int64_t to, Taken taken) {
+  if (search.count <= 4 * kWarp) return write_listed_by<4>(row, list, search, each, out, to, taken);
+  if (search.count <= 8 * kWarp) return write_listed_by<8>(row, list, search, each, out, to, taken);
+  write_listed_by<kMostListed / kWarp>(row, list, search, each, out, to, taken);
+}
+
+}  // namespace shortlist::cuda
