@@ -58,11 +58,14 @@ struct row_stage {
     barrier_expect(barrier, bytes);
     bulk_copy(to, data + first * row_bytes, bytes, barrier);
   }
-  /// Copies by threads what the copy engine must not: ragged rows, and rows whose units leave the matrix.
-  /// @returns whether there was anything: then the threads must meet before they read.
-  __device__ __forceinline__ bool copy(const core::top_k_request& request, std::int64_t index, unsigned char* to,
+  /// Whether threads must copy row `index`: the copy engine must not bring ragged rows, and rows whose units leave the
+  /// matrix.
+  __device__ __forceinline__ bool needs_threads(std::int64_t index) const {
+    return mode == stage_mode::by_threads || (mode == stage_mode::units && fetched_bytes(index) == 0);
+  }
+  /// Copies such a row; the threads must meet before they read.
+  __device__ __forceinline__ void copy(const core::top_k_request& request, std::int64_t index, unsigned char* to,
                                        int thread, int threads) const {
-    if (mode == stage_mode::packed || (mode == stage_mode::units && fetched_bytes(index) > 0)) return false;
     const row_span span = span_of(request, index);
     const unsigned char* from = data + index * stride_bytes + span.begin * value_bytes;
     const auto count = static_cast<int>(span.count);
@@ -76,7 +79,6 @@ struct row_stage {
       for (int c = thread; c < count; c += threads)
         reinterpret_cast<std::uint16_t*>(to)[c] = reinterpret_cast<const std::uint16_t*>(from)[c];
     }
-    return true;
   }
 
  private:

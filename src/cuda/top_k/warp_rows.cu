@@ -122,8 +122,9 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
     if (!packed) {
       bool copied = false;
       for (int g = 0; g < kGroups; g++) {
-        if (first + g < rows)
-          copied |= args.stage.copy(request, first + g, rows_bytes + g * args.stage.pitch_bytes, lane, kWarp);
+        if (first + g >= rows || !args.stage.needs_threads(first + g)) continue;
+        args.stage.copy(request, first + g, rows_bytes + g * args.stage.pitch_bytes, lane, kWarp);
+        copied = true;
       }
       if (copied) __syncwarp();
     }
