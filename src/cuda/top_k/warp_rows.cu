@@ -50,17 +50,18 @@ enum class row_kind : std::uint8_t {
 };
 
 /// Blocks of a multiprocessor: as many as have registers, and their rows room.
-template <int Values, int Lanes, row_kind Kind>
-constexpr int kBlocksEach = Values == 48                                               ? 4
+template <class Stored, int Values, int Lanes, row_kind Kind>
+constexpr int kBlocksEach = Values == 64 && sizeof(Stored) == 4                        ? 3
+                            : Values == 48                                             ? 4
                             : Kind == row_kind::early || (Values == 32 && Lanes == 16) ? 5
                                                                                        : 6;
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, row_kind Kind>
-constexpr bool kLists = Kind <= row_kind::plain&& Lanes == kWarp&& Values > 32;
+constexpr bool kLists = (Kind <= row_kind::plain) && (Lanes == kWarp) && (Values > 32);
 
 template <class Stored, int Values, int Lanes, row_kind Kind>
-__global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
+__global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, Kind>))
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
   constexpr bool kPacked = Kind == row_kind::packed || Kind == row_kind::early;
@@ -161,6 +162,13 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Values, Lanes, Kind>))
     if (group.all(marks.chosen)) {  // most rows
       place = group.before(count_marks(chosen));
     } else {
+      if constexpr (kPlain && thread_numbers<Stored, Values>::kMapped) {
+        if (!group.all(settled)) {
+          const auto of_fill = best_of_fill<Stored, Values>(group, row, marks, args.search.k, settled);
+          if (of_fill.chosen) marks = of_fill;
+          settled |= of_fill.chosen;
+        }
+      }
       while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
         const int leader = __ffs(static_cast<int>(open)) - 1;
         staged_row<Stored> other = row;
@@ -195,7 +203,7 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
   args.staged_bytes = static_cast<std::int32_t>(std::max(staged_bytes(args.output), args.candidates.bytes()));
   const std::int64_t rows = args.request.matrix.rows;
   const std::int64_t blocks = (rows + kWarps * kGroups - 1) / (kWarps * kGroups);
-  const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach<Values, Lanes, Kind>;
+  const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach<Stored, Values, Lanes, Kind>;
   const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(blocks, resident))),
                          .threads = kThreads,
                          .shared_bytes = kBarrierBytes + std::int64_t{kWarps} * (kStages * args.stage_bytes +
@@ -220,6 +228,8 @@ void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
     const bool has_room = kPlain && args.search.k <= kFewEntries;
     if constexpr (kPlain)
       if (columns <= 384 && has_room) return launch_shape_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
+    if constexpr (kPlain)
+      if (columns <= 512 && has_room) return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
     if constexpr (kPlain)
       if (columns <= 768 && has_room) return launch_shape_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
