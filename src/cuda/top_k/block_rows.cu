@@ -1,13 +1,16 @@
 // Row-wise top k of rows of up to 32,768 columns: a block a row.
 //
 // Why it is fast: several blocks share a multiprocessor, so that the copy engine fills the buffers of some while others
-// search; a row is searched in registers as 16-bit numbers, two a register, and a few counts are enough.
-// Steps of a block, a row at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows
-// that 16-bit numbers do not settle are searched by their keys in shared memory. Ragged rows are copied by the threads.
+// search; one pass over a row lists the few that may be among its best, which a warp alone searches while the others go
+// on to the next row.
+// Steps of a block, a row at a time: bulk copy -> list, and search it (row_candidates.cuh). Rows that a list does not
+// serve are searched in registers as 16-bit numbers (row_search.cuh), chosen and written by all (row_output.cuh); those
+// that such numbers do not settle, by their keys in shared memory. Ragged rows are copied by the threads.
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 // History, 65,536 x 8192, k 64: staged, every row searched with care 0.74 ms -> a plain loop for most rows 0.57 -> no
-// look at the shape of rows like those before 0.54 to 0.57. 4096 columns: 128 threads 0.40 -> 64 threads, 64 values
-// each 0.29; lognormal 0.55 -> how close values lie is learned 0.41; bf16 0.67 -> its own values as numbers 0.25.
+// look at the shape of rows like those before 0.54 to 0.58 -> lists of candidates 0.51. 4096 columns: 128 threads 0.40
+// -> 64 threads, 64 values each 0.29 -> lists 0.27; lognormal 0.55 -> how close values lie is learned 0.41 -> 0.30;
+// bf16 0.67 -> its own values as numbers 0.25 -> 0.18.
 #include <algorithm>
 
 #include "core/plan.hpp"
