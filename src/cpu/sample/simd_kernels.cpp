@@ -236,8 +236,11 @@ HWY_INLINE longs rounded_upper(floats weight) {
 /// The sum of weights whose halves were summed up in these, over all vectors of `count` logits.
 HWY_INLINE std::uint64_t sum_of(longs lower, longs upper, std::int64_t count) {
   const std::int64_t lanes = (count + kLanes - 1) / kLanes * kLanes;
-  return hn::GetLane(hn::SumOfLanes(kLongs, hn::Add(lower, upper))) -
-         static_cast<std::uint64_t>(lanes) * kBitsOf2To52;  // modulo 2^64
+  HWY_ALIGN std::uint64_t sums[hn::MaxLanes(kLongs)];
+  hn::Store(hn::Add(lower, upper), kLongs, sums);
+  std::uint64_t sum = 0;  // modulo 2^64, for which SumOfLanes would have signed numbers overflow on AVX-512
+  for (const std::uint64_t of_lane : sums) sum += of_lane;
+  return sum - static_cast<std::uint64_t>(lanes) * kBitsOf2To52;
 }
 
 template <class Stored>
