@@ -34,12 +34,19 @@ struct block_args {
   output_plan output;
   row_stage stage;
   std::int32_t stage_bytes;
-  candidate_plan candidates;  // none, unless the rows are plain
+  candidate_plan candidates;
 };
 
-/// Plain: exact, k below the columns of every row. What else there is costs registers.
-template <class Stored, int Values, int Threads, int Blocks, bool Plain>
+/// What else there is costs registers.
+enum class row_kind : std::uint8_t {
+  listed,  // exact, k below the columns of every row; a list may hold the candidates
+  plain,   // the same, without lists
+  any
+};
+
+template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __grid_constant__ block_args args) {
+  constexpr bool kPlain = Kind != row_kind::any;
   using group_type = block_group<Threads>;
   static_assert(sizeof(typename group_type::memory) + 16 <= kStartBytes);
   const core::top_k_request& request = args.request;
@@ -78,7 +85,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     };
     bool tries = false;
     int count = 0;
-    if constexpr (Plain) {
+    if constexpr (Kind == row_kind::listed) {
       tries = args.candidates.room > 0 && threshold.tries();
       if (tries) {
         const float least = threshold.of<Stored>();
@@ -101,7 +108,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     }
     bool settled = false;
     auto marks =
-        search_row<Values, Plain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
+        search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
     if (!settled) {
       marks = share.marks_of(
           find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations, args.search.stop));
@@ -115,7 +122,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
     }
     write_row(group, args.output, row, share, chosen, place, index, span.begin, staged);
-    if constexpr (Plain) {
+    if constexpr (Kind == row_kind::listed) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
     }
@@ -129,9 +136,9 @@ std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t co
          std::max(staged_bytes(output_plan_of(request)), candidate_plan_of(request).bytes());
 }
 
-template <class Stored, int Values, int Threads, int Blocks, bool Plain>
+template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  constexpr auto kernel = block_rows_kernel<Stored, Values, Threads, Blocks, Plain>;
+  constexpr auto kernel = block_rows_kernel<Stored, Values, Threads, Blocks, Kind>;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, Values * Threads));
   const std::int64_t shared_bytes = shared_bytes_of(args.request, Values * Threads);
   const char* what = "launching the row-wise top k";
@@ -144,20 +151,24 @@ void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors)
 }
 
 // Values a thread, threads, blocks a multiprocessor: as many values as registers take, so that few warps must meet.
-template <class Stored, bool Plain>
+template <class Stored, row_kind Kind>
 void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) {
+  constexpr bool kListed = Kind == row_kind::listed;
   const std::int64_t columns = args.stage.columns_held();
-  if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12, Plain>(stream, args, multiprocessors);
-  if constexpr (Plain)
-    if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12, true>(stream, args, multiprocessors);
-  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10, Plain>(stream, args, multiprocessors);
-  if constexpr (Plain)
-    if (columns <= 6144) return launch_shape_of<Stored, 48, 128, 6, true>(stream, args, multiprocessors);
-  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5, Plain>(stream, args, multiprocessors);
-  if constexpr (Plain)
-    if (columns <= 12288) return launch_shape_of<Stored, 48, 256, 3, true>(stream, args, multiprocessors);
-  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3, Plain>(stream, args, multiprocessors);
-  launch_shape_of<Stored, 64, 512, 1, Plain>(stream, args, multiprocessors);
+  if constexpr (kListed)
+    if (columns <= 2048 && args.candidates.room == 0)
+      return launch_shape_of<Stored, 32, 64, 12, row_kind::plain>(stream, args, multiprocessors);
+  if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12, Kind>(stream, args, multiprocessors);
+  if constexpr (kListed)
+    if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12, Kind>(stream, args, multiprocessors);
+  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10, Kind>(stream, args, multiprocessors);
+  if constexpr (kListed)
+    if (columns <= 6144) return launch_shape_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
+  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5, Kind>(stream, args, multiprocessors);
+  if constexpr (kListed)
+    if (columns <= 12288) return launch_shape_of<Stored, 48, 256, 3, Kind>(stream, args, multiprocessors);
+  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3, Kind>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 64, 512, 1, Kind>(stream, args, multiprocessors);
 }
 
 template <class Stored>
@@ -166,9 +177,9 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
                      args.stage.mode != stage_mode::by_threads;
   if (plain) {
     args.candidates = candidate_plan_of(args.request);
-    return launch_columns<Stored, true>(stream, args, multiprocessors);
+    return launch_columns<Stored, row_kind::listed>(stream, args, multiprocessors);
   }
-  launch_columns<Stored, false>(stream, args, multiprocessors);
+  launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace shortlist::cuda {
 constexpr float kAimDeviations = 4.5f;   // of a count of columns, beyond k
 constexpr float kRoomDeviations = 6.0f;  // beyond the aim
 constexpr int kMostListed = 512;         // more than a warp searches while others mark the next row
-constexpr int kListedShare = 4;          // of the columns: of more than one in so many, the list is no shorter way
+constexpr int kListedShare = 5;          // of the columns: of more than one in so many, the list is no shorter way
 
 /// How long lists are; the same for all rows.
 struct candidate_plan {

@@ -29,6 +29,7 @@ constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 
 constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
 constexpr float kReach = 8.0f;    // times the square root of k, and as much more: further off the border hardly ever is
 constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of its bracket
+constexpr float kLeastGrid = 0x1p-24f;  // between numbers of fp16
 constexpr std::uint32_t kNumberNan = 0x7FFF;
 
 /// `Values` of a thread: 8, 16, 24, 32, 48 or 64.
@@ -239,8 +240,11 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_numb
       if (border.found) border.plain = border.from;
       if (group.all(!open)) return;
       if (open && bracket.has_ends()) {
+        bracket.low = kind::rounded(bracket.low);
+        bracket.high = kind::rounded(bracket.high);
+        const float apart = fmaxf(kind::grid_at(fmaxf(fabsf(bracket.low), fabsf(bracket.high))), kLeastGrid);
         const float center = bracket.middle();
-        zoom(center, kBracket / bracket.width());
+        zoom(center, kBracket / (bracket.width() + apart));
         border.plain = center;
         bracket.low = -0.5f * kBracket;
         bracket.high = 0.5f * kBracket;

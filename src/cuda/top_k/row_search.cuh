@@ -32,37 +32,6 @@ __device__ __noinline__ float2 moments_of(Group group, staged_row<Stored> row, i
   return moments;
 }
 
-constexpr int kMostRounds = 4;  // of best_of_fill; then the search by keys is shorter
-
-/// Of a row's columns that fill up, because they became one number, the best become sure, until those left that matter
-/// are equal; `chosen` then says that the row is settled. Rows that are settled are left alone. All that run in step
-/// call it. Not inlined, as the search by keys.
-template <class Stored, int Values, class Group, class Bits>
-__device__ __noinline__ row_marks<Bits> best_of_fill(Group group, staged_row<Stored> row, row_marks<Bits> marks, int k,
-                                                     bool settled) {
-  const unit_places<Stored, Values> units(group.rank());
-  const row_share<Stored, Values> share(row, group.rank(), units);
-  const auto sum = [&](Bits of) { return static_cast<int>(group.sum_count(static_cast<float>(count_marks(of)))); };
-  int missing = k - sum(marks.sure);
-  bool open = sum(marks.fill) >= missing && !settled;  // else no number was found that the border lies in
-  marks.chosen = open;
-#pragma unroll 1
-  for (int round = 0; round < kMostRounds && !group.all(!open); round++) {
-    float best = -INFINITY;
-    for (Bits left = marks.fill; left; left &= left - 1) best = fmaxf(best, share.first_of(left));
-    best = group.largest(best);
-    const Bits equal = marks.fill & share.marks_equal(best);
-    const int count = sum(equal);
-    if (!open) continue;
-    open = count < missing;
-    if (count <= missing) marks.sure |= equal;
-    marks.fill = count > missing ? equal : open ? marks.fill & ~equal : Bits{0};
-    missing -= count;
-  }
-  marks.chosen = marks.chosen && !open;
-  return marks;
-}
-
 /// The first `quota` of the marked columns; marks are ascending.
 template <class Bits>
 __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {

@@ -164,13 +164,6 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
     if (group.all(marks.chosen)) {  // most rows
       place = group.before(count_marks(chosen));
     } else {
-      if constexpr (kPlain && thread_numbers<Stored, Values>::kMapped) {
-        if (!group.all(settled)) {
-          const auto of_fill = best_of_fill<Stored, Values>(group, row, marks, args.search.k, settled);
-          if (of_fill.chosen) marks = of_fill;
-          settled |= of_fill.chosen;
-        }
-      }
       while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
         const int leader = __ffs(static_cast<int>(open)) - 1;
         staged_row<Stored> other = row;
@@ -213,6 +206,8 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
   launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
 }
 
+constexpr std::int64_t kManyRows = 1 << 18;  // fewer of them end sooner in smaller steps
+
 template <class Stored, row_kind Kind>
 void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
   const std::int64_t columns = args.stage.columns_held();
@@ -225,6 +220,9 @@ void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
     if (columns <= 512) return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_shape_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
   } else {
+    if constexpr (kPlain)
+      if (columns <= 256 && args.search.k <= 64 && args.request.matrix.rows >= kManyRows)
+        return launch_shape_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other blocks
     const bool has_room = kPlain && args.search.k <= kFewEntries;
