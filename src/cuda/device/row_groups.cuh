@@ -54,7 +54,7 @@ __device__ __forceinline__ std::uint32_t cut_of_groups(std::uint32_t wanted, con
   std::uint32_t low = __reduce_min_sync(kFullWarp, min(min(mine.x, mine.y), min(mine.z, mine.w)));
   std::uint32_t high = __reduce_max_sync(kFullWarp, max(max(mine.x, mine.y), max(mine.z, mine.w)));
   if (wanted == 1) return high;
-  const std::uint32_t enough = wanted + wanted / 4 + 1;
+  const std::uint32_t enough = wanted + min(wanted / 4 + 1, (kGroups - wanted) / 4);
   std::uint32_t reached = kGroups;
 #pragma unroll 1
   while (reached > enough && high - low > 1) {  // all reach `low`, fewer than wanted the number above `high`

@@ -64,17 +64,13 @@ constexpr std::uint32_t kLeastWord = sizeof(Stored) == 4                        
                                      : element_type_of<Stored>() == element_type::f16 ? 0xFC00FC00u
                                                                                       : 0xFF80FF80u;
 
-/// A block's piece of a row: whole vectors of 16 bytes, a round of them for its threads at a time, of which every
-/// step-th is held; and, of the first and last block, the columns beside the vectors, one for a thread.
+/// A block's piece of a row: whole vectors of 16 bytes, a round of them for its threads at a time; and, of the first
+/// and last block, the columns beside the vectors, one for a thread.
 template <class Stored, int Threads>
-struct row_stream {
+struct row_piece {
   static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
   const uint4* vectors;
-  std::uint32_t count;  // of them
-  std::uint32_t rounds;
-  std::uint32_t step;
-  std::uint32_t absent;        // a word of values that are not there
-  uint4* held;                 // the thread's first: the next round's is Threads farther
+  std::uint32_t count;         // of them
   std::uint32_t piece;         // vectors of every block but the last
   std::uint32_t head;          // columns before the row's first vector
   std::uint32_t behind;        // the first column behind its last one
@@ -83,10 +79,8 @@ struct row_stream {
   float edge;
   std::uint32_t edge_column;
 
-  __device__ __forceinline__ row_stream(const Stored* row, std::uint32_t columns, std::uint32_t rank,
-                                        std::uint32_t blocks, uint4* held_memory, std::uint32_t room_rounds,
-                                        std::uint32_t worst_word)
-      : absent(worst_word) {
+  __device__ __forceinline__ row_piece(const Stored* row, std::uint32_t columns, std::uint32_t rank,
+                                       std::uint32_t blocks) {
     const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(Stored));
     head = min(columns, past == 0 ? 0 : kPerVector - past);
     const std::uint32_t all = (columns - head) / kPerVector;
@@ -95,15 +89,57 @@ struct row_stream {
     count = min(piece, all - first);
     vectors = reinterpret_cast<const uint4*>(row + head) + first;
     first_column = head + first * kPerVector;
-    rounds = (count + Threads - 1) / Threads;
-    step = max((rounds + room_rounds - 1) / room_rounds, 1u);
-    held = held_memory + threadIdx.x;
     behind = head + all * kPerVector;
     const bool in_head = rank == 0 && threadIdx.x < head;
     const bool in_tail = rank == blocks - 1 && threadIdx.x >= kPerVector && threadIdx.x - kPerVector < columns - behind;
     has_edge = in_head || in_tail;
     edge_column = in_head ? threadIdx.x : behind + threadIdx.x - kPerVector;
     edge = has_edge ? core::widen(row[edge_column]) : core::float_from_bits(0xFF800000u);
+  }
+
+  /// Which block has a column.
+  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t column, std::uint32_t blocks) const {
+    if (column >= behind) return blocks - 1;
+    return column < head ? 0 : (column - head) / (piece * kPerVector);
+  }
+  /// Calls look(raw, first column) for the thread's vectors where they lie.
+  template <class Look>
+  __device__ __forceinline__ void for_each_in_place(Look look) const {
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < count; i += kFlight * Threads) {
+      uint4 raw[kFlight];
+#pragma unroll
+      for (int v = 0; v < kFlight; v++) {
+        if (i + v * Threads < count) raw[v] = load_streaming(vectors + i + v * Threads);
+      }
+#pragma unroll
+      for (int v = 0; v < kFlight; v++) {
+        if (i + v * Threads < count) look(raw[v], first_column + (i + v * Threads) * kPerVector);
+      }
+    }
+  }
+};
+
+/// The same, of whose rounds every step-th is held in shared memory.
+template <class Stored, int Threads>
+struct row_stream : row_piece<Stored, Threads> {
+  using base = row_piece<Stored, Threads>;
+  using base::count;
+  using base::first_column;
+  using base::kPerVector;
+  using base::vectors;
+  std::uint32_t rounds;
+  std::uint32_t step;
+  std::uint32_t absent;  // a word of values that are not there
+  uint4* held;           // the thread's first: the next round's is Threads farther
+
+  __device__ __forceinline__ row_stream(const Stored* row, std::uint32_t columns, std::uint32_t rank,
+                                        std::uint32_t blocks, uint4* held_memory, std::uint32_t room_rounds,
+                                        std::uint32_t worst_word)
+      : base(row, columns, rank, blocks), absent(worst_word) {
+    rounds = (count + Threads - 1) / Threads;
+    step = max((rounds + room_rounds - 1) / room_rounds, 1u);
+    held = held_memory + threadIdx.x;
   }
 
   /// Begins to copy the rounds that are held.
@@ -123,12 +159,6 @@ struct row_stream {
   /// The j-th round that is not held.
   __device__ __forceinline__ std::uint32_t other_round(std::uint32_t j) const { return j + 1 + j / (step - 1); }
   __device__ __forceinline__ std::uint32_t other_rounds() const { return rounds - held_rounds(); }
-
-  /// Which block has a column.
-  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t column, std::uint32_t blocks) const {
-    if (column >= behind) return blocks - 1;
-    return column < head ? 0 : (column - head) / (piece * kPerVector);
-  }
 
   /// Calls mark(raw) for the thread's vectors of the rounds that are held, or of the others: bits of the
   /// values that are wanted. Then place(how many) for those of a batch, and take(place + i, x, column) for each.
@@ -170,22 +200,6 @@ struct row_stream {
         const std::uint32_t round = Held ? (j + v) * step : other_round(j + v);
         take(to++, core::widen(reinterpret_cast<const Stored*>(batch + v * Threads)[e]),
              first_column + (round * Threads + threadIdx.x) * kPerVector + e);
-      }
-    }
-  }
-  /// Calls look(raw, first column) for the thread's vectors where they lie, held or not.
-  template <class Look>
-  __device__ __forceinline__ void for_each_in_place(Look look) const {
-#pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < count; i += kFlight * Threads) {
-      uint4 raw[kFlight];
-#pragma unroll
-      for (int v = 0; v < kFlight; v++) {
-        if (i + v * Threads < count) raw[v] = load_streaming(vectors + i + v * Threads);
-      }
-#pragma unroll
-      for (int v = 0; v < kFlight; v++) {
-        if (i + v * Threads < count) look(raw[v], first_column + (i + v * Threads) * kPerVector);
       }
     }
   }

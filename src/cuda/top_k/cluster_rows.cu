@@ -1,12 +1,14 @@
 // Row-wise top k of long rows for a small k: a cluster of blocks a row, which list what reaches a cut that the k best
 // surely reach.
 //
-// Why it is fast: one launch, and three meetings of a cluster; a row is read once, as much of it as fits held in shared
-// memory, the rest asked for from L2 while the cut is found.
-// Steps: load what is held -> the best of 128 groups of it, shared -> their k-th best is the cut -> what reaches it
-// goes to the first block's list, each block to its own share -> the first block ranks the list and writes. Exact for
-// any data: where a share overflows, or fewer than k numbers are there, the blocks narrow the range of keys by
-// counting, until a list has room. Keys are distinct, value above and column below, so that ties need no care.
+// Why it is fast: one launch, and three meetings of a cluster; a row is read once, into registers, the next rounds of
+// vectors already under way while the cut is found and wherever it is applied.
+// Steps: rounds of vectors from all over the row -> the best of 128 groups of them, shared -> their k-th best is the
+// cut
+// -> vectors that reach it are kept, then their values listed in the first block's memory, each block in its own share
+// -> the first block ranks the list and writes. Exact for any data: where too much is kept, or fewer than k numbers are
+// there, the blocks narrow the range of keys by counting, until a list has room. Keys are distinct, value above and
+// column below, so that ties need no care.
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
 #include <algorithm>
 #include <bit>
@@ -22,18 +24,21 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr std::uint32_t kOwn = 2048;          // keys in a block's list
+constexpr std::uint32_t kOwn = 4096;          // keys in a block's list
+constexpr std::uint32_t kKept = 1024;         // vectors that a block keeps
 constexpr std::int64_t kLeastColumns = 4096;  // a block: fewer do not pay for its part in the meetings
-constexpr int kThreads = 256;
-constexpr int kBlocks = 2;                 // a multiprocessor holds
-constexpr std::uint32_t kHeldRounds = 16;  // of a vector for each thread: 64 KB
+constexpr int kThreads = 512;
+constexpr std::uint32_t kRounds = 8;  // of vectors that are looked at first, and that are under way behind them
 
 struct alignas(16) cluster_scratch {
+  uint4 vectors[kKept];
+  std::uint32_t places[kKept];  // of the vectors, in the block's piece of the row
   row_groups<kThreads> groups;
   share_scratch<kThreads> shares;
   std::uint64_t list[kThreads];
   std::uint64_t own[kOwn];
   std::uint64_t border_key;
+  std::uint32_t kept;  // vectors: more than there is room for where not all are
   std::uint32_t listed;
   std::uint32_t before;  // of the range that a pass finds: keys above it, and within
   std::uint32_t inside;
@@ -43,7 +48,7 @@ struct alignas(16) cluster_scratch {
 /// Lists the `wanted` best keys and a few more, whatever the data: passes count the keys of a range, and go on with the
 /// part of it that the last of those wanted lies in. All threads of the cluster come.
 template <class Stored>
-__device__ __noinline__ void list_by_counting(const row_stream<Stored, kThreads>& stream, std::uint32_t first_column,
+__device__ __noinline__ void list_by_counting(const row_piece<Stored, kThreads>& piece, std::uint32_t first_column,
                                               bool negated, std::uint32_t wanted, std::uint64_t low, std::uint64_t high,
                                               const cluster_place& place, cluster_scratch& scratch) {
   constexpr int kBits = std::bit_width(static_cast<unsigned>(kThreads)) - 1;
@@ -52,13 +57,13 @@ __device__ __noinline__ void list_by_counting(const row_stream<Stored, kThreads>
     const auto see = [&](float x, std::uint32_t column) {
       f(core::row_key(key_of_wide(negated ? -x : x), first_column + column));
     };
-    stream.for_each_in_place([&](uint4 raw, std::uint32_t column) {
+    piece.for_each_in_place([&](uint4 raw, std::uint32_t column) {
       float x[16 / sizeof(Stored)];
       widen_values<Stored>(raw, x);
 #pragma unroll
       for (std::uint32_t e = 0; e < 16 / sizeof(Stored); e++) see(x[e], column + e);
     });
-    if (stream.has_edge) see(stream.edge, stream.edge_column);
+    if (piece.has_edge) see(piece.edge, piece.edge_column);
   };
   std::uint32_t before = 0;
   for (;;) {
@@ -152,67 +157,127 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
   for (std::uint32_t i = n + threadIdx.x; i < k; i += kThreads) write.pad(i);
 }
 
-template <class Stored>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+/// The rounds of whole vectors in the order that they are looked at: some, spread over all, first.
+class round_order {
+ public:
+  __device__ __forceinline__ explicit round_order(std::uint32_t whole) : step_(max(whole / kRounds, 1u)) {}
+  __device__ __forceinline__ std::uint32_t first(std::uint32_t i) const { return i * step_; }
+  /// The next of the others.
+  __device__ __forceinline__ std::uint32_t next() {
+    if (next_ == skipped_) {
+      next_ += step_ == 1 ? kRounds : 1;
+      skipped_ = next_ < step_ * kRounds - step_ ? skipped_ + step_ : ~0u;
+    }
+    return next_++;
+  }
+
+ private:
+  std::uint32_t step_;
+  std::uint32_t next_ = 0;
+  std::uint32_t skipped_ = 0;  // the next of the first ones
+};
+
+template <class Stored, bool Negated>
+__global__ void __launch_bounds__(kThreads, 1)
     cluster_rows_kernel(const __grid_constant__ core::top_k_request request) {
+  constexpr std::uint32_t kPer = kPerVector<Stored>;
+  constexpr std::uint32_t kFlip = !Negated ? 0 : sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
   auto& scratch = *reinterpret_cast<cluster_scratch*>(dynamic_shared());
   const cluster_place place{cluster_rank(), cluster_size(), scratch.own, kOwn};
   const std::int64_t index = blockIdx.x / place.blocks;
   cluster_arrive();
   const whole_row<Stored> row = open_row<Stored>(request, index);
-  const std::uint32_t flip = sign_flip<Stored>(request);
-  const row_stream<Stored, kThreads> stream(row.values, row.columns, place.rank, place.blocks,
-                                            reinterpret_cast<uint4*>(&scratch + 1), kHeldRounds,
-                                            kLeastWord<Stored> ^ flip);
-  stream.begin_to_hold();
-  stream.prefetch();
+  const row_piece<Stored, kThreads> piece(row.values, row.columns, place.rank, place.blocks);
+  const uint4* mine = piece.vectors + threadIdx.x;
+  const std::uint32_t whole = piece.count / kThreads;
+  const std::uint32_t later = whole - min(whole, kRounds);
+  round_order order(whole);
+  constexpr std::uint32_t kAbsent = kLeastWord<Stored> ^ kFlip;
+  constexpr uint4 kNothing{kAbsent, kAbsent, kAbsent, kAbsent};
+  uint4 first[kRounds];
+  uint4 next[kRounds];
+  std::uint32_t rounds[kRounds];  // of `next`
+#pragma unroll
+  for (std::uint32_t v = 0; v < kRounds; v++)
+    first[v] = v < whole ? load_streaming(mine + order.first(v) * kThreads) : kNothing;
+  const std::uint32_t behind = whole * kThreads + threadIdx.x;  // a part of a round
+  const uint4 rest = behind < piece.count ? load_streaming(piece.vectors + behind) : kNothing;
+  const auto load_next = [&](std::uint32_t v) {
+    rounds[v] = order.next();
+    next[v] = load_streaming(mine + rounds[v] * kThreads);
+  };
+#pragma unroll
+  for (std::uint32_t v = 0; v < kRounds; v++)
+    if (v < later) load_next(v);
   if (threadIdx.x == 0) {
     scratch.shares.appended = 0;
+    scratch.kept = 0;
     scratch.listed = 0;
   }
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const std::uint32_t wanted = min(k, row.columns);
-  const bool negated = request.options.order == order::smallest;
-  const auto turned = [&](uint4 raw) { return make_uint4(raw.x ^ flip, raw.y ^ flip, raw.z ^ flip, raw.w ^ flip); };
-  const float edge = stream.has_edge ? (negated ? -stream.edge : stream.edge) : core::float_from_bits(0xFF800000u);
-  float most = fmaxf(core::float_from_bits(0xFF800000u), edge);
-  const auto look = [&](uint4 raw) {
-    most = fmaxf(most, largest_of<Stored, false>(turned(raw)));
-    return 0u;
+  const auto best_of = [&](uint4 raw) {
+    return largest_of<Stored, false>(make_uint4(raw.x ^ kFlip, raw.y ^ kFlip, raw.z ^ kFlip, raw.w ^ kFlip));
   };
-  async_wait<0>();
-  stream.template for_each_vector<true>(
-      look, [](std::uint32_t) { return 0u; }, [](std::uint32_t, float, std::uint32_t) {});
+  const float edge = piece.has_edge ? (Negated ? -piece.edge : piece.edge) : core::float_from_bits(0xFF800000u);
+  float most = fmaxf(fmaxf(core::float_from_bits(0xFF800000u), edge), best_of(rest));
+#pragma unroll
+  for (std::uint32_t v = 0; v < kRounds; v++) most = fmaxf(most, best_of(first[v]));
   cluster_wait();  // all blocks have begun
   share_groups(place.blocks, place.rank, core::ascending_key(most), scratch.groups);
   const std::uint32_t cut = cut_of_groups(wanted, scratch.groups);
 
   const float least = core::from_ascending_key(cut);
   const std::uint32_t share = kOwn / place.blocks;
-  std::uint64_t* to = of_block(scratch.own, 0) + place.rank * share;
-  const auto room = [&](std::uint32_t count) { return atomicAdd(&scratch.shares.appended, count); };
-  const auto take_value = [&](std::uint32_t at, float x, std::uint32_t column) {
-    if (at < share) to[at] = core::row_key(core::ascending_key(x), row.first_column + column);
-  };
-  const auto take = [&](std::uint32_t at, float x, std::uint32_t column) { take_value(at, negated ? -x : x, column); };
-  const auto mark = [&](uint4 stored) {
-    const uint4 raw = turned(stored);
-    const float largest = largest_of<Stored, false>(raw);
-    most = fmaxf(most, largest);
-    std::uint32_t marks = 0;
-    if (largest >= least) {
-      float x[16 / sizeof(Stored)];
-      widen_values<Stored>(raw, x);
-#pragma unroll
-      for (std::uint32_t e = 0; e < 16 / sizeof(Stored); e++) marks |= x[e] >= least ? 1u << e : 0u;
-    }
-    return marks;
+  const auto keep = [&](uint4 raw, std::uint32_t at) {
+    const float best = best_of(raw);
+    if (!(best >= least)) return;
+    most = fmaxf(most, best);
+    const std::uint32_t to = atomicAdd(&scratch.kept, 1u);
+    if (to >= kKept) return;
+    scratch.vectors[to] = raw;
+    scratch.places[to] = at;
   };
   bool lists = cut > kMinusInfinityKey;  // else fewer numbers than are wanted may be there
   if (lists) {
-    if (stream.has_edge && edge >= least) take_value(room(1), edge, stream.edge_column);
-    stream.template for_each_vector<true>(mark, room, take);
-    if (stream.step > 1) stream.template for_each_vector<false>(mark, room, take);
+#pragma unroll
+    for (std::uint32_t v = 0; v < kRounds; v++) keep(first[v], order.first(v) * kThreads + threadIdx.x);
+    keep(rest, behind);
+    std::uint32_t done = 0;
+#pragma unroll 1
+    for (; done + 2 * kRounds <= later; done += kRounds) {
+#pragma unroll
+      for (std::uint32_t v = 0; v < kRounds; v++) {
+        keep(next[v], rounds[v] * kThreads + threadIdx.x);
+        load_next(v);
+      }
+    }
+#pragma unroll 1
+    for (; done < later; done += kRounds) {
+#pragma unroll
+      for (std::uint32_t v = 0; v < kRounds; v++) {
+        if (done + v < later) keep(next[v], rounds[v] * kThreads + threadIdx.x);
+        if (done + v + kRounds < later) load_next(v);
+      }
+    }
+    __syncthreads();  // all that reach the cut are kept
+    const std::uint32_t kept = scratch.kept;
+    std::uint64_t* to = of_block(scratch.own, 0) + place.rank * share;
+    const auto list = [&](float x, std::uint32_t column) {
+      const std::uint32_t at = atomicAdd(&scratch.shares.appended, 1u);
+      if (at < share) to[at] = core::row_key(core::ascending_key(x), row.first_column + column);
+    };
+    if (kept <= kKept) {
+      const auto* values = reinterpret_cast<const Stored*>(scratch.vectors);
+      for (std::uint32_t i = threadIdx.x; i < kept * kPer; i += kThreads) {
+        const float x = core::widen(values[i]);
+        if ((Negated ? -x : x) >= least)
+          list(Negated ? -x : x, piece.first_column + scratch.places[i / kPer] * kPer + i % kPer);
+      }
+      if (piece.has_edge && edge >= least) list(edge, piece.edge_column);
+    } else if (threadIdx.x == 0) {
+      scratch.shares.appended = kOwn + 1;  // does not fit
+    }
   }
   told_shares told = tell_shares(core::ascending_key(most), place, scratch.shares);
   lists = lists && told.fit;
@@ -222,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const std::uint64_t low = some ? static_cast<std::uint64_t>(cut) << 32 | last : 0;
     const std::uint64_t high =
         some ? core::row_key(told.best, row.first_column) : core::row_key(kInfinityKey, row.first_column);
-    list_by_counting(stream, row.first_column, negated, wanted, low, high, place, scratch);
+    list_by_counting(piece, row.first_column, Negated, wanted, low, high, place, scratch);
     told = tell_shares(0, place, scratch.shares);
   }
   if (place.rank != 0) return;
@@ -237,15 +302,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <class Stored>
 void launch_type(cudaStream_t stream, const core::top_k_request& request, int blocks) {
-  const std::int64_t vectors = request.matrix.cols * static_cast<std::int64_t>(sizeof(Stored)) / 16;
-  const std::int64_t rounds = ((vectors + blocks - 1) / blocks + kThreads - 1) / kThreads;
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(request.matrix.rows * blocks));
   shape.threads = kThreads;
-  shape.shared_bytes = static_cast<std::int64_t>(sizeof(cluster_scratch)) +
-                       std::clamp<std::int64_t>(rounds, kFlight, kHeldRounds) * kThreads * 16;
+  shape.shared_bytes = sizeof(cluster_scratch);
   shape.cluster = blocks;
-  launch(cluster_rows_kernel<Stored>, shape, stream, request, "launching the row-wise top k of long rows by clusters");
+  const bool negated = request.options.order == order::smallest;
+  launch(negated ? cluster_rows_kernel<Stored, true> : cluster_rows_kernel<Stored, false>, shape, stream, request,
+         "launching the row-wise top k of long rows by clusters");
 }
 
 }  // namespace
@@ -254,7 +318,10 @@ void launch_cluster_rows(cudaStream_t stream, const core::top_k_request& request
   const std::int64_t cols = request.matrix.cols;
   const std::int64_t rows = request.matrix.rows;
   int blocks = 1;
-  const auto more = [&] { return rows * blocks * 2 <= multiprocessors && cols >= 2 * kLeastColumns * blocks; };
+  const auto more = [&] {  // clusters of four and eight are not placed on all multiprocessors at once
+    return rows * blocks * 2 <= (blocks == 1 ? multiprocessors : multiprocessors / 2) &&
+           cols >= 2 * kLeastColumns * blocks;
+  };
   while (blocks < kMostBlocks && more()) blocks *= 2;
   by_stored_type(request.matrix.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, blocks); });
 }
