@@ -26,7 +26,7 @@ constexpr std::int64_t kComparedRows = 64;  // of the set, made on the host too
 constexpr std::int64_t kSkewedRow = 4711;
 constexpr std::int64_t kWarmUpRows = 100'000;  // of an index whose kernels are loaded before one is timed
 constexpr std::int64_t kWarmUpLists = 64;
-constexpr std::int64_t kNprobes[] = {2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
+constexpr std::int64_t kNprobes[] = {2, 4, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100, 128};
 
 struct code_jobs {
   ivf_pq_code code;
