@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -26,7 +28,7 @@ constexpr std::int64_t kComparedRows = 64;  // of the set, made on the host too
 constexpr std::int64_t kSkewedRow = 4711;
 constexpr std::int64_t kWarmUpRows = 100'000;  // of an index whose kernels are loaded before one is timed
 constexpr std::int64_t kWarmUpLists = 64;
-constexpr std::int64_t kNprobes[] = {2, 4, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100, 128};
+constexpr std::int64_t kNprobes[] = {2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 
 struct code_jobs {
   ivf_pq_code code;
@@ -99,8 +101,13 @@ class ivf_pq_campaign {
     for (const std::int64_t ratio : jobs.ratios) {
       every_list(bench, ratio);
       const std::vector<point> points = sweep(bench, ratio);
-      for (const wanted& line : kWanted)
-        if (serves(line, jobs.code, ratio)) offer(bench, line, ratio, points);
+      std::map<double, std::optional<point>> fewest;  // by the recall that they reach
+      for (const wanted& line : kWanted) {
+        if (!serves(line, jobs.code, ratio) || !out_.wants(work_of(line))) continue;
+        const auto [at, is_new] = fewest.try_emplace(line.recall);
+        if (is_new) at->second = fewest_lists(bench, line.recall, points);
+        if (at->second) offer(bench, line, ratio, *at->second);
+      }
     }
     for (const std::int64_t ratio : {jobs.ratios.front(), jobs.ratios.back()}) cliffs(bench, ratio);
   }
@@ -203,25 +210,41 @@ class ivf_pq_campaign {
     return points;
   }
 
-  /// Takes the fewest lists that reach the recall of a line, and keeps the result if it is the best so far.
-  void offer(const ivf_pq_bench& bench, const wanted& line, std::int64_t ratio, const std::vector<point>& points) {
+  /// The fewest lists that reach a recall: between two points of the sweep, found by halves.
+  std::optional<point> fewest_lists(const ivf_pq_bench& bench, double recall, const std::vector<point>& points) {
+    const auto enough = std::ranges::find_if(points, [&](const point& p) { return p.outcome.recall >= recall; });
+    if (enough == points.end()) return std::nullopt;
+    ivf_pq_job job = enough->job;
+    std::int64_t too_few = enough == points.begin() ? 0 : std::prev(enough)->job.nprobe;
+    while (job.nprobe - too_few > 1) {
+      ivf_pq_job between = job;
+      between.nprobe = too_few + (job.nprobe - too_few) / 2;
+      if (bench.on_device(queries_, between, {.seconds = 0, .fewest = 1}).recall >= recall)
+        job = between;
+      else
+        too_few = between.nprobe;
+    }
+    if (job.nprobe == enough->job.nprobe) return *enough;
+    return point{job, bench.on_device(queries_, job, limit_)};
+  }
+
+  /// Measures a line with the fewest lists that reach its recall, and keeps the result if it is the best so far.
+  void offer(const ivf_pq_bench& bench, const wanted& line, std::int64_t ratio, const point& fewest) {
     const std::string work = work_of(line);
-    const auto enough = std::ranges::find_if(points, [&](const point& p) { return p.outcome.recall >= line.recall; });
-    if (enough == points.end() || !out_.wants(work)) return;
     try {
-      ivf_pq_job job = enough->job;
+      ivf_pq_job job = fewest.job;
       job.queries = line.queries;
       ivf_pq_outcome made = line.queries == 1          ? bench.on_host(queries_, job, limit_)
-                            : line.queries == kQueries ? enough->outcome
+                            : line.queries == kQueries ? fewest.outcome
                                                        : bench.on_device(queries_, job, limit_);
-      made.recall = enough->outcome.recall;  // of all queries
+      made.recall = fewest.outcome.recall;  // of all queries
       made.fields["recall"] = made.recall;
       made.fields["setting"] = bench.work(job);
       const auto before = best_.find(work);
       if (before == best_.end() || made.what.time.median_ms < before->second.what.time.median_ms)
         best_.insert_or_assign(work, std::move(made));
     } catch (const std::exception& failure) {
-      out_.add_wrong(fmt::format("{} by {} with refine_ratio {}", work, bench.work(enough->job), ratio),
+      out_.add_wrong(fmt::format("{} by {} with refine_ratio {}", work, bench.work(fewest.job), ratio),
                      failure.what());
     }
   }
