@@ -244,8 +244,7 @@ class ivf_pq_campaign {
       if (before == best_.end() || made.what.time.median_ms < before->second.what.time.median_ms)
         best_.insert_or_assign(work, std::move(made));
     } catch (const std::exception& failure) {
-      out_.add_wrong(fmt::format("{} by {} with refine_ratio {}", work, bench.work(fewest.job), ratio),
-                     failure.what());
+      out_.add_wrong(fmt::format("{} by {} with refine_ratio {}", work, bench.work(fewest.job), ratio), failure.what());
     }
   }
 
