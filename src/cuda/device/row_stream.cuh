@@ -168,28 +168,12 @@ struct row_stream : row_piece<Stored, Threads> {
     static_assert(kFlight * kPerVector <= 32);
     const std::uint32_t all = Held ? held_rounds() : other_rounds();
     uint4 raw[kFlight];
-    std::uint32_t round = Held ? 0 : 1;            // the next that is loaded
-    std::uint32_t together = Held ? 1 : step - 1;  // of them follow each other; then one is passed over
-    std::uint32_t left = together;
-    const auto advance = [&] {
-      round += Held ? step : left == 1 ? 2 : 1;
-      left = left == 1 ? together : left - 1;
-    };
     const auto load = [&](std::uint32_t j) {
-      if (j + kFlight <= all && (j + kFlight < all || rounds * Threads == count)) {  // whole rounds
-#pragma unroll
-        for (int v = 0; v < kFlight; v++) {
-          raw[v] = Held ? held[(j + v) * Threads] : load_streaming(vectors + round * Threads + threadIdx.x);
-          advance();
-        }
-        return;
-      }
 #pragma unroll
       for (int v = 0; v < kFlight; v++) {
-        const std::uint32_t at = round * Threads + threadIdx.x;
+        const std::uint32_t at = (Held ? (j + v) * step : other_round(j + v)) * Threads + threadIdx.x;
         raw[v] = make_uint4(absent, absent, absent, absent);
         if (j + v < all && at < count) raw[v] = Held ? held[(j + v) * Threads] : load_streaming(vectors + at);
-        advance();
       }
     };
     load(0);
