@@ -207,7 +207,6 @@ class cuda_backend final : public core::backend {
         made->allocations++;
       }
     }
-    check(cudaDeviceSynchronize(), "clearing GPU memory");
     return made;
   }
 
@@ -304,7 +303,7 @@ class cuda_backend final : public core::backend {
  private:
   static device_memory zeroed(std::int64_t bytes) {
     device_memory made(bytes);
-    check(cudaMemset(made.get(), 0, static_cast<std::size_t>(made.bytes())), "clearing GPU memory");
+    clear_now(made.get(), made.bytes());
     return made;
   }
 

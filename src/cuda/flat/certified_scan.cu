@@ -378,6 +378,17 @@ void launch_both(cudaStream_t stream, const certified_plan& plan) {
   merge_launch(plan.merge).run(stream);
 }
 
+/// The scan as a graph's node. @param pointers to its parameters, which are read later.
+cudaKernelNodeParams scan_node(const certified_plan& plan, void** pointers) {
+  cudaKernelNodeParams node{};
+  node.func = reinterpret_cast<void*>(plan.kernel);
+  node.gridDim = dim3(plan.blocks);
+  node.blockDim = dim3(kScanThreads);
+  node.sharedMemBytes = kScanSharedBytes;
+  node.kernelParams = pointers;
+  return node;
+}
+
 }  // namespace
 
 std::int64_t certified_scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors) {
@@ -399,25 +410,20 @@ void launch_certified_scan(cudaStream_t stream, void* workspace, const core::fla
   launch_both(stream, plan_scan(workspace, corpus, request, nullptr, {}, multiprocessors));
 }
 
-certified_scan_graph::certified_scan_graph(void* workspace, int multiprocessors)
-    : multiprocessors_(multiprocessors), launches_([&](cudaStream_t stream) {
-        // Any valid search will do: each launch sets its own parameters.
-        const core::flat_corpus corpus{.rows = workspace, .row_stride_bytes = 16, .count = 1, .dim = 1};
-        const core::flat_request request{.query_count = 1, .k = 1};
-        launch_both(stream, plan_scan(workspace, corpus, request, nullptr, {}, multiprocessors));
-      }) {}
+certified_scan_graph::certified_scan_graph(void* workspace, int multiprocessors) : multiprocessors_(multiprocessors) {
+  // Any valid search will do: each launch sets its own parameters.
+  const core::flat_corpus corpus{.rows = workspace, .row_stride_bytes = 16, .count = 1, .dim = 1};
+  const core::flat_request request{.query_count = 1, .k = 1};
+  certified_plan plan = plan_scan(workspace, corpus, request, nullptr, {}, multiprocessors);
+  void* pointers[] = {&plan.scan};
+  launches_.emplace(scan_node(plan, pointers), merge_launch(plan.merge));
+}
 
 void certified_scan_graph::launch(cudaStream_t stream, void* workspace, const core::flat_corpus& corpus,
                                   const core::flat_request& request, const float* host_query, completion_flag done) {
   certified_plan plan = plan_scan(workspace, corpus, request, host_query, done, multiprocessors_);
   void* pointers[] = {&plan.scan};
-  cudaKernelNodeParams params{};
-  params.func = reinterpret_cast<void*>(plan.kernel);
-  params.gridDim = dim3(plan.blocks);
-  params.blockDim = dim3(kScanThreads);
-  params.sharedMemBytes = kScanSharedBytes;
-  params.kernelParams = pointers;
-  launches_.launch(stream, params, merge_launch(plan.merge));
+  launches_->launch(stream, scan_node(plan, pointers), merge_launch(plan.merge));
 }
 
 }  // namespace shortlist::cuda

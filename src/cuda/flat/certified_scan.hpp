@@ -5,11 +5,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "core/backend.hpp"
-#include "cuda/flat/captured_scan.hpp"
 #include "cuda/flat/certified_counters.hpp"
+#include "cuda/flat/joined_launches.hpp"
 #include "cuda/flat/scan.hpp"
+#include "cuda/runtime/completion.hpp"
 
 namespace shortlist::cuda {
 
@@ -37,7 +39,7 @@ class certified_scan_graph {
 
  private:
   int multiprocessors_;
-  captured_scan launches_;
+  std::optional<joined_launches> launches_;
 };
 
 }  // namespace shortlist::cuda

@@ -4,9 +4,11 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "core/backend.hpp"
-#include "cuda/flat/captured_scan.hpp"
+#include "cuda/flat/joined_launches.hpp"
+#include "cuda/runtime/completion.hpp"
 
 namespace shortlist::cuda {
 
@@ -40,7 +42,7 @@ class scan_graph {
 
  private:
   int multiprocessors_;
-  captured_scan launches_;
+  std::optional<joined_launches> launches_;
 };
 
 }  // namespace shortlist::cuda

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/backend.hpp"
-#include "cuda/flat/captured_scan.hpp"
+#include "cuda/flat/joined_launches.hpp"
 #include "cuda/flat/scan.hpp"
 #include "cuda/flat/scan_search.cuh"
 

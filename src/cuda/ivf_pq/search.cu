@@ -418,9 +418,8 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
   made->batch = batch.queries;
   made->memory = device_memory(bytes_of(model, batch, multiprocessors));
   carver carve(made->memory.get());
-  check(cudaMemset(memory_of(carve, model.shape, false, batch, multiprocessors).few, 0,
-                   kFewQueries * sizeof(few_control)),
-        "clearing GPU memory");
+  clear_now(memory_of(carve, model.shape, false, batch, multiprocessors).few,
+            kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
   made->queries = device_memory(batch.queries * model.shape.dim * 4);
   made->scores = device_memory(batch.queries * limits.max_k * 4);
   made->ids = device_memory(batch.queries * limits.max_k * 8);

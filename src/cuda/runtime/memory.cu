@@ -76,6 +76,16 @@ device_memory::device_memory(std::int64_t bytes) : bytes_(bytes + kAllocationSla
   throw_cuda(code, "allocating GPU memory");
 }
 
+void clear_now(void* memory, std::int64_t bytes) {
+  constexpr const char* kWhat = "clearing GPU memory";
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), kWhat);
+  cudaError_t code = cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes), stream);
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  check(code, kWhat);
+}
+
 device_memory::~device_memory() {
   if (!data_) return;
   cudaFree(data_);

@@ -38,6 +38,10 @@ class device_memory {
   int ordinal_ = 0;
 };
 
+/// Zeroes memory of the current GPU before it returns. Neither the default stream nor the device is waited for, which
+/// would fail while another thread captures a stream, and spoil its capture. @throws cuda_error.
+void clear_now(void* memory, std::int64_t bytes);
+
 /// Pinned host memory that GPUs see too, at an address of their own that is the same on 64-bit systems.
 class mapped_memory {
  public:

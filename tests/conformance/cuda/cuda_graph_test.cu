@@ -1,9 +1,12 @@
-// A search captured in a CUDA graph and replayed with other queries.
+// A search captured in a CUDA graph and replayed with other queries; captured while other threads are at work.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "conformance/cuda/captured_graph.hpp"
@@ -92,6 +95,64 @@ TEST(CudaGraph, ReplayedWithOtherQueries) {
     }
   }
   if (!found_gpu) GTEST_SKIP() << "no GPU";
+}
+
+/// Captures and searches by one thread while others make indexes and search them for the first time, which allocates
+/// and clears memory and makes graphs: neither spoils the other.
+TEST(CudaGraph, CapturedWhileOtherThreadsBegin) {
+  const std::vector<device> devices = device::all();
+  const auto is_gpu = [](const device& each) { return each.kind() == device_kind::cuda; };
+  if (std::none_of(devices.begin(), devices.end(), is_gpu)) GTEST_SKIP() << "no GPU";
+  constexpr int kCaptures = 300;
+  constexpr int kThreads = 6;
+  const device gpu = device::cuda();
+  const dataset data = make_dataset(element_type::f32, "normal", 2000, 64, 8, 32);
+  const search_result expected = expected_result(data, metric::l2, 10);
+  flat_index index(gpu, {.dim = data.dim, .metric = metric::l2});
+  index.add(data.row_view());
+  workspace scratch(gpu, {.max_rows = data.rows, .max_queries = data.queries, .max_k = 10});
+  buffer queries(gpu, data.queries * data.query_stride * static_cast<std::int64_t>(sizeof(float)));
+  buffer scores(gpu, data.queries * 10 * static_cast<std::int64_t>(sizeof(float)));
+  buffer ids(gpu, data.queries * 10 * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  std::atomic<bool> ends = false;
+  std::vector<std::string> failures(kThreads);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      while (!ends) {
+        try {
+          flat_index other(gpu, {.dim = data.dim,
+                                 .metric = metric::l2,
+                                 .storage = thread % 2 == 0 ? storage::full : storage::int8_and_full});
+          other.add(data.row_view());
+          const std::string difference = first_difference(other.search(data.query_view(), {.k = 10}), expected);
+          if (!difference.empty()) throw std::runtime_error(difference);
+        } catch (const std::exception& failure) {
+          failures[static_cast<std::size_t>(thread)] = failure.what();
+        }
+      }
+    });
+  }
+  const matrix_view<const float> view(static_cast<const float*>(queries.data()), data.queries, data.dim,
+                                      data.query_stride);
+  std::string first_failure;
+  for (int i = 0; i < kCaptures && first_failure.empty(); ++i) {
+    captured_graph captured;
+    cudaError_t code = cudaStreamCreateWithFlags(&captured.native, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaStreamBeginCapture(captured.native, cudaStreamCaptureModeThreadLocal);
+    try {
+      index.search(stream::wrap(gpu, captured.native), scratch, view, {.k = 10},
+                   {static_cast<float*>(scores.data()), static_cast<std::int64_t*>(ids.data())});
+    } catch (const std::exception& failure) {
+      first_failure = failure.what();
+    }
+    if (code == cudaSuccess) code = cudaStreamEndCapture(captured.native, &captured.graph);
+    if (code != cudaSuccess && first_failure.empty()) first_failure = cudaGetErrorString(code);
+  }
+  ends = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(first_failure, "");
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
 }  // namespace
