@@ -27,6 +27,7 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr std::int64_t kStartBytes = 384;  // the barrier, and memory to meet in
+constexpr int kListedShare = 5;            // see candidate_plan_of
 
 struct block_args {
   core::top_k_request request;
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
 
 std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t columns) {
   return kStartBytes + row_stage_of(request, core::kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
-         std::max(staged_bytes(output_plan_of(request)), candidate_plan_of(request).bytes());
+         std::max(staged_bytes(output_plan_of(request)), candidate_plan_of(request, kListedShare).bytes());
 }
 
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
@@ -176,7 +177,7 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
   const bool plain = !args.search.stop.asked() && args.search.k < args.request.matrix.cols &&
                      args.stage.mode != stage_mode::by_threads;
   if (plain) {
-    args.candidates = candidate_plan_of(args.request);
+    args.candidates = candidate_plan_of(args.request, kListedShare);
     return launch_columns<Stored, row_kind::listed>(stream, args, multiprocessors);
   }
   launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);

@@ -17,7 +17,6 @@ namespace shortlist::cuda {
 constexpr float kAimDeviations = 4.5f;   // of a count of columns, beyond k
 constexpr float kRoomDeviations = 6.0f;  // beyond the aim
 constexpr int kMostListed = 512;         // more than a warp searches while others mark the next row
-constexpr int kListedShare = 5;          // of the columns: of more than one in so many, the list is no shorter way
 
 /// How long lists are; the same for all rows.
 struct candidate_plan {
@@ -27,8 +26,9 @@ struct candidate_plan {
   std::int64_t bytes() const { return std::int64_t{room} * static_cast<int>(sizeof(std::int32_t)); }
 };
 
-/// For exact rows in the order of columns.
-inline candidate_plan candidate_plan_of(const core::top_k_request& request) {
+/// For exact rows in the order of columns. @param share of a row's columns: a list of more than one in so many is no
+/// shorter way.
+inline candidate_plan candidate_plan_of(const core::top_k_request& request, int share) {
   if (request.options.sorted || request.out.mask) return {};
   const auto k = static_cast<float>(request.options.k);
   const auto cols = static_cast<float>(request.matrix.cols);
@@ -36,7 +36,7 @@ inline candidate_plan candidate_plan_of(const core::top_k_request& request) {
   const float aim = k + kAimDeviations * deviation(k) + 8.0f;
   if (aim > static_cast<float>(kMostListed)) return {};
   const int room = (static_cast<int>(aim + kRoomDeviations * deviation(aim)) + kWarp - 1) / kWarp * kWarp;
-  if (room > kMostListed || std::int64_t{kListedShare} * room > request.matrix.cols) return {};
+  if (room > kMostListed || std::int64_t{share} * room > request.matrix.cols) return {};
   return {aim, room};
 }
 

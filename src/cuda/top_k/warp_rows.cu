@@ -32,6 +32,7 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kStages = 2;          // rows that are searched, and rows that arrive
 constexpr int kBarrierBytes = 128;  // kWarps x kStages barriers, and the alignment of what follows
+constexpr int kListedShare = 4;     // see candidate_plan_of
 
 struct warp_args {
   core::top_k_request request;
@@ -194,7 +195,7 @@ template <class Stored, int Values, int Lanes, row_kind Kind>
 void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
   constexpr int kGroups = kWarp / Lanes;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
-  if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request);
+  if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
   args.staged_bytes = static_cast<std::int32_t>(std::max(staged_bytes(args.output), args.candidates.bytes()));
   const std::int64_t rows = args.request.matrix.rows;
   const std::int64_t blocks = (rows + kWarps * kGroups - 1) / (kWarps * kGroups);
