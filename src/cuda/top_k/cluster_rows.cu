@@ -10,6 +10,8 @@
 // there, the blocks narrow the range of keys by counting, until a list has room. Keys are distinct, value above and
 // column below, so that ties need no care.
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
+// History, 64 x 128,256, k 50: a part held in shared memory, the rest read from L2, 0.0232 ms (bf16 0.0170) -> into
+// registers, once, 0.0220 (0.0156); ascending rows 0.072 -> 0.022, k 112 0.088 -> 0.026.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
