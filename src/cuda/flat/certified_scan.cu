@@ -378,17 +378,6 @@ void launch_both(cudaStream_t stream, const certified_plan& plan) {
   merge_launch(plan.merge).run(stream);
 }
 
-/// The scan as a graph's node. @param pointers to its parameters, which are read later.
-cudaKernelNodeParams scan_node(const certified_plan& plan, void** pointers) {
-  cudaKernelNodeParams node{};
-  node.func = reinterpret_cast<void*>(plan.kernel);
-  node.gridDim = dim3(plan.blocks);
-  node.blockDim = dim3(kScanThreads);
-  node.sharedMemBytes = kScanSharedBytes;
-  node.kernelParams = pointers;
-  return node;
-}
-
 }  // namespace
 
 std::int64_t certified_scan_workspace_bytes(std::int64_t max_rows, std::int64_t max_k, int multiprocessors) {

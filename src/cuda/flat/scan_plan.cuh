@@ -75,4 +75,16 @@ inline merge_args merge_of(const scan_search& search, const core::flat_corpus& c
           .by = search.by};
 }
 
+/// A plan's scan as a graph's node. @param pointers to its parameters, which are read later.
+template <class Plan>
+cudaKernelNodeParams scan_node(const Plan& plan, void** pointers) {
+  cudaKernelNodeParams node{};
+  node.func = reinterpret_cast<void*>(plan.kernel);
+  node.gridDim = dim3(static_cast<unsigned>(plan.blocks));
+  node.blockDim = dim3(kScanThreads);
+  node.sharedMemBytes = kScanSharedBytes;
+  node.kernelParams = pointers;
+  return node;
+}
+
 }  // namespace shortlist::cuda
