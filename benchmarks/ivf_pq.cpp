@@ -104,9 +104,14 @@ class ivf_pq_campaign {
       std::map<double, std::optional<point>> fewest;  // by the recall that they reach
       for (const wanted& line : kWanted) {
         if (!serves(line, jobs.code, ratio) || !out_.wants(work_of(line))) continue;
-        const auto [at, is_new] = fewest.try_emplace(line.recall);
-        if (is_new) at->second = fewest_lists(bench, line.recall, points);
-        if (at->second) offer(bench, line, ratio, *at->second);
+        try {
+          const auto [at, is_new] = fewest.try_emplace(line.recall);
+          if (is_new) at->second = fewest_lists(bench, line.recall, points);
+          if (at->second) offer(bench, line, *at->second);
+        } catch (const std::exception& failure) {
+          out_.add_wrong(fmt::format("{} by {} with refine_ratio {}", work_of(line), jobs.code.name, ratio),
+                         failure.what());
+        }
       }
     }
     for (const std::int64_t ratio : {jobs.ratios.front(), jobs.ratios.back()}) cliffs(bench, ratio);
@@ -229,23 +234,19 @@ class ivf_pq_campaign {
   }
 
   /// Measures a line with the fewest lists that reach its recall, and keeps the result if it is the best so far.
-  void offer(const ivf_pq_bench& bench, const wanted& line, std::int64_t ratio, const point& fewest) {
+  void offer(const ivf_pq_bench& bench, const wanted& line, const point& fewest) {
+    ivf_pq_job job = fewest.job;
+    job.queries = line.queries;
+    ivf_pq_outcome made = line.queries == 1          ? bench.on_host(queries_, job, limit_)
+                          : line.queries == kQueries ? fewest.outcome
+                                                     : bench.on_device(queries_, job, limit_);
+    made.recall = fewest.outcome.recall;  // of all queries
+    made.fields["recall"] = made.recall;
+    made.fields["setting"] = bench.work(job);
     const std::string work = work_of(line);
-    try {
-      ivf_pq_job job = fewest.job;
-      job.queries = line.queries;
-      ivf_pq_outcome made = line.queries == 1          ? bench.on_host(queries_, job, limit_)
-                            : line.queries == kQueries ? fewest.outcome
-                                                       : bench.on_device(queries_, job, limit_);
-      made.recall = fewest.outcome.recall;  // of all queries
-      made.fields["recall"] = made.recall;
-      made.fields["setting"] = bench.work(job);
-      const auto before = best_.find(work);
-      if (before == best_.end() || made.what.time.median_ms < before->second.what.time.median_ms)
-        best_.insert_or_assign(work, std::move(made));
-    } catch (const std::exception& failure) {
-      out_.add_wrong(fmt::format("{} by {} with refine_ratio {}", work, bench.work(fewest.job), ratio), failure.what());
-    }
+    const auto before = best_.find(work);
+    if (before == best_.end() || made.what.time.median_ms < before->second.what.time.median_ms)
+      best_.insert_or_assign(work, std::move(made));
   }
 
   /// Larger k, and a batch of queries near one row, beside an ordinary batch.

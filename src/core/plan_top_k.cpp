@@ -126,7 +126,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
     // k 50, ms, stream_rows, filter_rows: 1 x 128,256 fp32 0.010, 0.015, 0.020; 64 rows 0.022, 0.033, 0.028 (bf16
-    // 0.016, 0.024, 0.024); 128 rows 0.031, 0.039, 0.031.
+    // 0.016, 0.024, 0.024); 128 rows, as cluster_rows was before, 0.034, 0.039, 0.031.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kFilterRowsMaxCols,
      .max_rows = std::numeric_limits<std::int32_t>::max() / kMostClusterBlocks,

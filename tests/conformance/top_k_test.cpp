@@ -268,6 +268,8 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
   };
   constexpr shape kShapes[] = {{value_type::f32, 60'000, 64},
                                {value_type::f32, 60'000, 256},
+                               {value_type::f32, 263'000, 256},
+                               {value_type::f32, 263'000, 201},
                                {value_type::f32, 40'000, 255},
                                {value_type::f32, 20'000, 300},
                                {value_type::f32, 20'000, 1024},

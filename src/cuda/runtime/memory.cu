@@ -76,6 +76,12 @@ device_memory::device_memory(std::int64_t bytes) : bytes_(bytes + kAllocationSla
   throw_cuda(code, "allocating GPU memory");
 }
 
+device_memory::~device_memory() {
+  if (!data_) return;
+  cudaFree(data_);
+  the_ledger().give_back(ordinal_, bytes_);
+}
+
 void clear_now(void* memory, std::int64_t bytes) {
   constexpr const char* kWhat = "clearing GPU memory";
   cudaStream_t stream = nullptr;
@@ -84,12 +90,6 @@ void clear_now(void* memory, std::int64_t bytes) {
   if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
   cudaStreamDestroy(stream);
   check(code, kWhat);
-}
-
-device_memory::~device_memory() {
-  if (!data_) return;
-  cudaFree(data_);
-  the_ledger().give_back(ordinal_, bytes_);
 }
 
 mapped_memory::mapped_memory(std::int64_t bytes) : bytes_(bytes) {

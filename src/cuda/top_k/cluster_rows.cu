@@ -4,15 +4,13 @@
 // Why it is fast: one launch, and three meetings of a cluster; a row is read once, into registers, the next rounds of
 // vectors already under way while the cut is found and wherever it is applied.
 // Steps: rounds of vectors from all over the row -> the best of 128 groups of them, shared -> their k-th best is the
-// cut
-// -> vectors that reach it are kept, then their values listed in the first block's memory, each block in its own share
-// -> the first block ranks the list and writes. Exact for any data: where too much is kept, or fewer than k numbers are
-// there, the blocks narrow the range of keys by counting, until a list has room. Keys are distinct, value above and
-// column below, so that ties need no care.
+// cut -> vectors that reach it are kept, then their values listed in the first block's memory, each block in its own
+// share -> the first block ranks the list and writes. Exact for any data: where too much is kept, or fewer than k
+// numbers are there, the blocks narrow the range of keys by counting, until a list has room. Keys are distinct, value
+// above and column below, so that ties need no care.
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
 // History, 64 x 128,256, k 50: a part held in shared memory, the rest read from L2, 0.0232 ms (bf16 0.0170) -> into
-// registers, once, 0.0220 (0.0156); ascending rows 0.072 -> 0.022, k 112 0.088 -> 0.026.
-#include <algorithm>
+// registers, once, 0.0220 (0.0156).
 #include <bit>
 #include <cstdint>
 
@@ -183,7 +181,7 @@ template <class Stored, bool Negated>
 __global__ void __launch_bounds__(kThreads, 1)
     cluster_rows_kernel(const __grid_constant__ core::top_k_request request) {
   constexpr std::uint32_t kPer = kPerVector<Stored>;
-  constexpr std::uint32_t kFlip = !Negated ? 0 : sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
+  constexpr std::uint32_t kFlip = Negated ? kSigns<Stored> : 0;
   auto& scratch = *reinterpret_cast<cluster_scratch*>(dynamic_shared());
   const cluster_place place{cluster_rank(), cluster_size(), scratch.own, kOwn};
   const std::int64_t index = blockIdx.x / place.blocks;

@@ -37,11 +37,15 @@ __device__ __forceinline__ whole_row<Stored> open_row(const core::top_k_request&
   return {values, static_cast<std::uint32_t>(span.begin), columns, head, (columns - head) / kPerVector<Stored>};
 }
 
+/// The signs of a word of stored values.
+template <class Stored>
+inline constexpr std::uint32_t kSigns = sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
+
 /// What turns the signs of a word of stored values, so that larger is better.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t sign_flip(const core::top_k_request& request) {
   if (request.options.order == order::largest) return 0;
-  return sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
+  return kSigns<Stored>;
 }
 
 template <class Stored>

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "conformance/cuda/captured_graph.hpp"
+#include "conformance/either_device.hpp"
 #include "conformance/harness.hpp"
 
 namespace shortlist::conformance {
@@ -100,12 +102,11 @@ TEST(CudaGraph, ReplayedWithOtherQueries) {
 /// Captures and searches by one thread while others make indexes and search them for the first time, which allocates
 /// and clears memory and makes graphs: neither spoils the other.
 TEST(CudaGraph, CapturedWhileOtherThreadsBegin) {
-  const std::vector<device> devices = device::all();
-  const auto is_gpu = [](const device& each) { return each.kind() == device_kind::cuda; };
-  if (std::none_of(devices.begin(), devices.end(), is_gpu)) GTEST_SKIP() << "no GPU";
+  const std::optional<device> found = first_device("cuda");
+  if (!found) GTEST_SKIP() << "no GPU";
   constexpr int kCaptures = 300;
   constexpr int kThreads = 6;
-  const device gpu = device::cuda();
+  const device gpu = *found;
   const dataset data = make_dataset(element_type::f32, "normal", 2000, 64, 8, 32);
   const search_result expected = expected_result(data, metric::l2, 10);
   flat_index index(gpu, {.dim = data.dim, .metric = metric::l2});
