@@ -92,10 +92,11 @@ inline constexpr std::int64_t kFilterRowsMaxCapacity = 16'384;  // keys of a row
 inline constexpr int kFilterRowsSample = 4096;                  // columns
 // So many more of a sample than k columns give on average, in roots of that number and a few beside, must reach a cut,
 // so that fewer than k columns reach it in less than one row of 100,000.
-inline constexpr float kFilterRowsDeviations = 4.5f;
+inline constexpr float kFilterRowsDeviations = 3.5f;
 inline constexpr float kFilterRowsLeast = 8.0f;
-/// Keys that filter_rows makes room for: what a cut of its sample may let through, but in one row of a million.
-std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k);
+inline constexpr int kFilterRowsSlackShare = 10;  // of what must reach it; so many more may
+/// Columns that filter_rows makes room for: what a cut of its sample may let through, but in one row of 100,000.
+std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted);
 
 struct top_k_plan {
   top_k_algorithm algorithm = top_k_algorithm::whole_rows;

@@ -76,17 +76,17 @@ constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
 
 }  // namespace
 
-std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k) {
+std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted) {
   constexpr double kSample = kFilterRowsSample;
-  constexpr double kSlack = 9.0 / 8;  // of the rank: see sample_cut
-  constexpr double kDeviations = 6;
-  constexpr std::int64_t kLeast = 512;
-  constexpr std::int64_t kSortedRoom = 2;  // a power of two that holds k
+  constexpr double kDeviations = 4.5;
+  constexpr std::int64_t kLeast = 2048;
+  constexpr std::int64_t kSortedRoom = 2;  // of k: what bins order, and beside
   const double expected = std::min(kSample, static_cast<double>(k) * kSample / static_cast<double>(cols));
-  const double rank =
-      kSlack * (expected + double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast}) + 1;
-  const double reaching = (rank + kDeviations * std::sqrt(rank)) * static_cast<double>(cols) / kSample;
-  return std::max({kLeast, kSortedRoom * k, static_cast<std::int64_t>(std::min(reaching, 0x1p40)) + 1});
+  const double rank = expected + double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast};
+  const double most = rank + rank / kFilterRowsSlackShare + 1;
+  const double reaching = (most + kDeviations * std::sqrt(most)) * static_cast<double>(cols) / kSample;
+  const std::int64_t listed = std::max({kLeast, k, static_cast<std::int64_t>(std::min(reaching, 0x1p40)) + 1});
+  return sorted ? power_of_two_from(std::max(listed, kSortedRoom * k)) : listed;
 }
 
 namespace {
@@ -114,7 +114,8 @@ struct cuda_top_k_rule {
            (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
            (!only_neighbours || (shape.col_stride == 1 && shape.type != value_type::f64)) &&
            (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes) &&
-           (max_filter_rows_capacity == kAny || filter_rows_capacity(shape.cols, shape.k) <= max_filter_rows_capacity);
+           (max_filter_rows_capacity == kAny ||
+            filter_rows_capacity(shape.cols, shape.k, shape.sorted) <= max_filter_rows_capacity);
   }
 };
 

@@ -28,10 +28,17 @@ __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Arrives, and tells the barrier how many bytes to await.
+/// Arrives, and tells the barrier how many bytes to await. This and the others that end in `_at` and `_to` take shared
+/// addresses.
+__device__ __forceinline__ void barrier_expect_at(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+  barrier_expect_at(shared_address(barrier), bytes);
+}
+
+__device__ __forceinline__ void barrier_arrive_at(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /// Arrives, and says whether all have. Of those that arrive at about the same time, more than the last may say so.
@@ -54,25 +61,31 @@ __device__ __forceinline__ bool barrier_arrive_completes(std::uint64_t* barrier)
 /// Orders what the threads have written to shared memory before what the copy engine does to it later.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-__device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+__device__ __forceinline__ void barrier_wait_at(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "wait%=:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra wait%=;\n"
-      "}" ::"r"(shared_address(barrier)),
+      "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
 }
+__device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  barrier_wait_at(shared_address(barrier), parity);
+}
 
 /// Both addresses and the size are multiples of 16 bytes.
+__device__ __forceinline__ void bulk_copy_to(std::uint32_t to, const void* from_global, std::uint32_t bytes,
+                                             std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from_global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void bulk_copy(void* to_shared, const void* from_global, std::uint32_t bytes,
                                           std::uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to_shared)),
-               "l"(from_global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  bulk_copy_to(shared_address(to_shared), from_global, bytes, shared_address(barrier));
 }
 
 /// Asks for bytes of global memory to be brought to the L2 cache. Address and size are multiples of 16 bytes.

@@ -1,5 +1,5 @@
-// What reached a row's filter: a list of keys in a block's shared memory, and how the k best of it are written. See
-// filter_rows.cu.
+// The columns that reached a row's filter: a list in a block's shared memory, and how the k best of it are found and
+// written. See filter_rows.cu.
 #pragma once
 
 #include <cstdint>
@@ -10,144 +10,271 @@
 
 namespace shortlist::cuda::filtering {
 
-/// Entries in shared memory that all threads of a block append to: columns as they were found, or their keys. Those
-/// beyond the capacity are counted only.
+/// A column: its number in x, its stored bits in y.
+using entry = uint2;
+
+template <class Stored>
+__device__ __forceinline__ entry entry_of(Stored value, std::uint32_t column) {
+  if constexpr (sizeof(Stored) == 4)
+    return make_uint2(column, __float_as_uint(value));
+  else
+    return make_uint2(column, value.bits);
+}
+template <class Stored>
+__device__ __forceinline__ Stored stored_in(entry e) {
+  if constexpr (sizeof(Stored) == 4)
+    return __uint_as_float(e.y);
+  else
+    return {static_cast<std::uint16_t>(e.y)};
+}
+
+/// Columns in shared memory, in their order.
 struct row_list {
-  std::uint64_t* entries;
+  std::uint32_t entries;  // their shared address
   std::uint32_t capacity;
 
-  __device__ __forceinline__ void append(std::uint64_t entry, filter_scratch& scratch) const {
-    const std::uint32_t place = atomicAdd(&scratch.count, 1u);
-    if (place < capacity) entries[place] = entry;
+  __device__ __forceinline__ entry operator()(std::uint32_t i) const { return load_shared<uint2>(entries + i * 8); }
+};
+
+/// A row's columns where they lie in global memory, as a list's.
+template <class Stored>
+struct columns_of_row {
+  const whole_row<Stored>& row;
+
+  __device__ __forceinline__ entry operator()(std::uint32_t i) const {
+    return entry_of(row.values[i], row.first_column + i);
   }
 };
 
-/// A column as it was found: its stored bits above, the column below.
-template <class Stored>
-__device__ __forceinline__ std::uint64_t found_column(Stored value, std::uint32_t column) {
-  std::uint32_t bits;
-  if constexpr (sizeof(Stored) == 4)
-    bits = __float_as_uint(value);
-  else
-    bits = value.bits;
-  return static_cast<std::uint64_t>(bits) << 32 | column;
-}
-template <class Stored>
-__device__ __forceinline__ std::uint64_t key_of_found(std::uint64_t found, bool negated) {
-  const auto bits = static_cast<std::uint32_t>(found >> 32);
-  Stored value;
-  if constexpr (sizeof(Stored) == 4)
-    value = __uint_as_float(bits);
-  else
-    value = {static_cast<std::uint16_t>(bits)};
-  return core::row_key(key_of_value(value, negated), static_cast<std::uint32_t>(found));
-}
+/// A thread's share of entries: of a round of kHeld for each thread, each warp has its own, one behind the other.
+constexpr int kHeld = 15;
+constexpr std::uint32_t kRound = kHeld * kThreads;
+struct round_share {
+  std::uint32_t first;
+  std::uint32_t end;
+  int steps;
 
-/// Calls f(key) for this thread's share of the list's n keys.
-template <class F>
-__device__ __forceinline__ void for_each_key(const std::uint64_t* keys, std::uint32_t n, F f) {
-#pragma unroll 4
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(keys[i]);
-}
+  __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n, const block_sums& sums) {
+    const std::uint32_t there = min(n - start, kRound);
+    steps = static_cast<int>((there + kThreads - 1) / kThreads);
+    first = start + sums.warp() * steps * kWarp + sums.lane();
+    end = start + there;
+  }
+  __device__ __forceinline__ std::uint32_t at(int i) const { return first + i * kWarp; }
+  __device__ __forceinline__ bool has(int i) const { return i < steps && at(i) < end; }
+};
 
-/// The same where neighbouring threads' keys should lie apart in the list.
-template <class F>
-__device__ __forceinline__ void for_each_key_apart(const std::uint64_t* keys, std::uint32_t n, F f) {
-  const std::uint32_t share = (n + kThreads - 1) / kThreads | 1;  // odd: no two lanes read from one bank
-  const std::uint32_t end = min(n, (threadIdx.x + 1) * share);
-#pragma unroll 4
-  for (std::uint32_t i = threadIdx.x * share; i < end; i++) f(keys[i]);
-}
-
-/// Calls write(place, key) for the n keys that reach the cut, by column: a map has a bit for each column, and the bits
-/// before it are its place. All threads come, after a barrier.
-template <class Write>
-__device__ __forceinline__ void for_each_by_column(const std::uint64_t* keys, std::uint32_t n, std::uint64_t cut,
-                                                   std::uint32_t first_column, std::uint32_t columns,
-                                                   filter_scratch& scratch, Write write) {
-  std::uint32_t written = 0;
-  for (std::uint32_t start = 0; start < columns; start += kMapColumns) {
-    if (start > 0) __syncthreads();  // the map is empty again
-    const auto place_of = [&](std::uint64_t key) { return core::position_of(key) - first_column - start; };
-    for_each_key_apart(keys, n, [&](std::uint64_t key) {  // neighbours would meet in one word
-      const std::uint32_t place = place_of(key);
-      if (key >= cut && place < kMapColumns) atomicOr(&scratch.map[place / 32], 1u << place % 32);
-    });
-    __syncthreads();
-    auto* mine = reinterpret_cast<uint4*>(scratch.map) + threadIdx.x * (kWordsPerThread / 4);
-    std::uint32_t words[kWordsPerThread];
+/// The numbers of a thread's share; 0, which nothing is worse than, where it has no entry.
+template <class Stored, class Entries>
+__device__ __forceinline__ void load_numbers(const Entries& entries, const round_share& share, bool negated,
+                                             std::uint32_t (&numbers)[kHeld]) {
 #pragma unroll
-    for (int q = 0; q < kWordsPerThread / 4; q++) {
-      const uint4 four = mine[q];
-      words[4 * q] = four.x, words[4 * q + 1] = four.y, words[4 * q + 2] = four.z, words[4 * q + 3] = four.w;
-    }
-    std::uint32_t sum = 0;
+  for (int i = 0; i < kHeld; i++) numbers[i] = 0;
 #pragma unroll
-    for (int w = 0; w < kWordsPerThread; w++) sum += __popc(words[w]);
-    std::uint32_t total = 0;
-    std::uint32_t before = written + sum_before(sum, total, scratch);
-    alignas(16) std::uint16_t places[kWordsPerThread];
-#pragma unroll
-    for (int w = 0; w < kWordsPerThread; w++) {
-      places[w] = static_cast<std::uint16_t>(before);
-      before += __popc(words[w]);
-    }
-    using packed = std::conditional_t<kWordsPerThread == 8, uint4, uint2>;
-    reinterpret_cast<packed*>(scratch.chosen_before)[threadIdx.x] = reinterpret_cast<const packed&>(places);
-    __syncthreads();
-    for_each_key(keys, n, [&](std::uint64_t key) {
-      const std::uint32_t place = place_of(key);
-      if (key < cut || place >= kMapColumns) return;
-      const std::uint32_t word = place / 32;
-      write(scratch.chosen_before[word] + __popc(scratch.map[word] & ((1u << place % 32) - 1)), key);
-    });
-    written += total;
-    __syncthreads();
-#pragma unroll
-    for (int q = 0; q < kWordsPerThread / 4; q++) mine[q] = make_uint4(0, 0, 0, 0);
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (share.at(i) < share.end) numbers[i] = number_of(stored_in<Stored>(entries(share.at(i))), negated);
   }
 }
 
-/// Leaves the keys that reach the cut alone in the list: at its begin, in no order. All threads come, after a barrier;
-/// they leave through one.
-__device__ __forceinline__ void keep_from(std::uint64_t* keys, std::uint32_t n, std::uint64_t cut,
-                                          filter_scratch& scratch) {
-  constexpr int kHeld = 4;  // keys of a thread between two barriers
-  if (threadIdx.x == 0) scratch.few_count = 0;
-  for (std::uint32_t start = 0; start < n; start += kHeld * kThreads) {
-    std::uint64_t held[kHeld];
+/// Of each thread's numbers in order, those within a border: calls keep(place, i) for them, place counting over the
+/// block. @param before columns above the border, and ties, of earlier rounds; becomes what later ones need. All
+/// threads come.
+template <bool Ties, class Keep>
+__device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[kHeld], const round_share& share,
+                                            const row_border& border, uint2& before, block_sums& sums, Keep keep) {
+  constexpr std::uint32_t kTie = 1u << 16;  // ties are counted in the upper half
+  static_assert(kRound < kTie);
+  std::uint32_t mine = 0;
 #pragma unroll
-    for (int i = 0; i < kHeld; i++) {
-      const std::uint32_t at = start + i * kThreads + threadIdx.x;
-      held[i] = at < n ? keys[at] : core::kNoRow;
-    }
-    __syncthreads();  // these have been read, and what is written below lies before them
+  for (int i = 0; i < kHeld; i++) {
+    mine += numbers[i] > border.number ? 1 : 0;
+    if (Ties) mine += numbers[i] == border.number && share.has(i) ? kTie : 0;
+  }
+  std::uint32_t of_warps_before = 0;
+  const std::uint32_t all = sums.of_warps(__reduce_add_sync(kFullWarp, mine), of_warps_before);
+  const std::uint32_t lanes = (1u << sums.lane()) - 1;
+  std::uint32_t above = before.x + of_warps_before % kTie;
+  std::uint32_t ties = before.y + of_warps_before / kTie;
 #pragma unroll
-    for (int i = 0; i < kHeld; i++) {
-      if (held[i] >= cut && held[i] != core::kNoRow) keys[atomicAdd(&scratch.few_count, 1u)] = held[i];
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    const bool is_above = numbers[i] > border.number;
+    const unsigned all_above = __ballot_sync(kFullWarp, is_above);
+    const std::uint32_t place = above + __popc(all_above & lanes);
+    if (Ties) {
+      const bool is_tie = numbers[i] == border.number && share.has(i);
+      const unsigned all_ties = __ballot_sync(kFullWarp, is_tie);
+      const std::uint32_t ties_before = ties + __popc(all_ties & lanes);
+      if (is_above || (is_tie && ties_before < border.ties)) keep(place + min(ties_before, border.ties), i);
+      ties += __popc(all_ties);
+    } else {
+      if (is_above) keep(place, i);
     }
+    above += __popc(all_above);
+  }
+  before.x += all % kTie;
+  before.y += all / kTie;
+}
+
+/// Calls keep(place, entry) for those of n entries that are within a border, in their order. @returns how many there
+/// are. All threads come, after a barrier.
+template <class Stored, class Entries, class Keep>
+__device__ __forceinline__ std::uint32_t for_each_within(const Entries& entries, std::uint32_t n, bool negated,
+                                                         const row_border& border, block_sums& sums, Keep keep) {
+  uint2 before = make_uint2(0, 0);
+#pragma unroll 1
+  for (std::uint32_t start = 0; start < n; start += kRound) {
+    const round_share share(start, n, sums);
+    std::uint32_t numbers[kHeld];
+    load_numbers<Stored>(entries, share, negated, numbers);
+    place_round<true>(numbers, share, border, before, sums,
+                      [&](std::uint32_t place, int i) { keep(place, entries(share.at(i))); });
+  }
+  return before.x + min(before.y, border.ties);
+}
+
+/// The same of one round for the keys of those entries, which go to the begin of a list, be it the one that they come
+/// from. All threads come; a barrier must follow.
+template <class Stored, class Entries>
+__device__ __forceinline__ void gather_round(const Entries& entries, const std::uint32_t (&numbers)[kHeld],
+                                             const round_share& share, bool negated, const row_border& border,
+                                             const row_list& list, uint2& before, block_sums& sums) {
+  uint2 keys[kHeld];
+  std::uint32_t places[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) places[i] = ~0u;
+  place_round<true>(numbers, share, border, before, sums, [&](std::uint32_t place, int i) {
+    const entry e = entries(share.at(i));
+    places[i] = place;
+    keys[i] = make_uint2(~e.x, key_of_value(stored_in<Stored>(e), negated));  // see core::row_key
+  });
+  __syncthreads();  // the round has been read, and its places are not behind it
+#pragma unroll
+  for (int i = 0; i < kHeld; i++)
+    if (places[i] != ~0u) store_shared(list.entries + places[i] * 8, keys[i]);
+}
+template <class Stored, class Entries>
+__device__ __forceinline__ std::uint32_t gather_keys(const Entries& entries, std::uint32_t n, bool negated,
+                                                     const row_border& border, const row_list& list, block_sums& sums) {
+  uint2 before = make_uint2(0, 0);
+#pragma unroll 1
+  for (std::uint32_t start = 0; start < n; start += kRound) {
+    const round_share share(start, n, sums);
+    std::uint32_t numbers[kHeld];
+    load_numbers<Stored>(entries, share, negated, numbers);
+    gather_round<Stored>(entries, numbers, share, negated, border, list, before, sums);
   }
   __syncthreads();
+  return before.x + min(before.y, border.ties);
 }
 
-/// Calls write(rank, key) for the n keys of the list, the largest first. The keys are moved. All threads come, after a
+/// Sorts keys[0, n) in shared memory, which has room for a power of two, and calls write(rank, key) for the k best. All
+/// threads come, after a barrier, and leave before one.
+template <class Write>
+__device__ __forceinline__ void sort_padded(std::uint64_t* keys, std::uint32_t n, std::uint32_t k, Write write) {
+  const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
+  for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) keys[i] = core::kNoRow;
+  block_sort<kThreads>(keys, padded);
+  for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) write(i, keys[i]);
+}
+
+/// Calls write(rank, key) for n keys in shared memory, the largest first. The keys are moved. All threads come, after a
 /// barrier, and leave before one. @pre room for twice n keys, and for n padded to a power of two.
 template <class Write>
-__device__ __forceinline__ void for_each_in_order(const row_list& list, std::uint32_t n, filter_scratch& scratch,
+__device__ __forceinline__ void for_each_in_order(std::uint64_t* keys, std::uint32_t n, order_scratch& scratch,
                                                   Write write) {
-  std::uint64_t* keys = list.entries;
   if (n <= kThreads) {
     rank_by_counting<kThreads>(keys, n, write);
     return;
   }
-  const bool sorted = sort_by_bins<kThreads>(keys, n, n, keys + n, n, scratch.order, scratch.select, write);
+  if (sort_by_bins<kThreads>(keys, n, n, keys + n, n, scratch.bins, scratch.select, write)) return;
+  sort_padded(keys, n, n, write);
+}
+
+/// Calls write(rank, key) for the k best of what the threads hold of a list, the largest first: in bins of numbers,
+/// then by counting within a bin, where the list was. @param entries of the list, in memory that has room for a power
+/// of two.
+/// @returns false, and writes nothing, if fewer than k are within the border. All threads come; they leave through a
+/// barrier.
+template <class Stored, class Write>
+__device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, const row_list& list,
+                                                       const round_share& share, bool negated, const row_border& border,
+                                                       std::uint32_t k, order_scratch& scratch, block_sums& sums,
+                                                       Write write) {
+  constexpr std::uint32_t kMostInBin = 256;  // mostly ties: more are sorted otherwise
+  constexpr int kBinsEach = kOrderBins / kThreads;
+  constexpr std::uint64_t kNone = 0;  // no key has position ~0
+  for (int i = threadIdx.x; i < kOrderBins; i += kThreads) scratch.bins.next[i] = 0;
+  std::uint64_t keys[kHeld];
+  std::uint32_t best = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    keys[i] = kNone;
+    if (!share.has(i)) continue;
+    const entry e = list(share.at(i));
+    const std::uint64_t key = core::row_key(key_of_value(stored_in<Stored>(e), negated), e.x);
+    const std::uint32_t number = core::key_of(key) >> kSharedBits<Stored>;
+    if (number > border.number || (number == border.number && border.ties > 0)) keys[i] = key;
+    best = max(best, number);
+  }
+  best = __reduce_max_sync(kFullWarp, best);
+  if (sums.lane() == 0) scratch.best[sums.warp()] = best;
+  __syncthreads();  // the list has been read
+  best = __reduce_max_sync(kFullWarp, sums.lane() < kWarps ? scratch.best[sums.lane()] : 0);
+  const float scale = __fdividef(kOrderBins - 1, static_cast<float>(best - border.number) + 1.0f);
+  // Bin 0 holds the best: the scale is monotone, and so is the rounding.
+  const auto bin_of = [&](std::uint64_t key) {
+    const std::uint32_t worse = best - (core::key_of(key) >> kSharedBits<Stored>);
+    return min(kOrderBins - 1, static_cast<int>(static_cast<float>(worse) * scale));
+  };
+#pragma unroll
+  for (int i = 0; i < kHeld; i++)
+    if (keys[i] != kNone) atomicAdd(&scratch.bins.next[bin_of(keys[i])], 1u);
   __syncthreads();
-  clear_map(scratch);
-  if (sorted) return;
-  const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
-  for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) keys[i] = core::kNoRow;
-  block_sort<kThreads>(keys, padded);
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) write(i, keys[i]);
+  std::uint32_t counts[kBinsEach];
+  std::uint32_t mine = 0;
+#pragma unroll
+  for (int i = 0; i < kBinsEach; i++) mine += counts[i] = scratch.bins.next[threadIdx.x * kBinsEach + i];
+  const std::uint32_t up_to = lanes_up_to(mine);
+  std::uint32_t before = 0;
+  const std::uint32_t n = sums.of_warps(up_to, before);
+  before += up_to - mine;
+  std::uint32_t fullest = 0;
+#pragma unroll
+  for (int i = 0; i < kBinsEach; i++) {
+    const int bin = threadIdx.x * kBinsEach + i;
+    scratch.bins.start[bin] = scratch.bins.next[bin] = before;
+    if (before < k) fullest = max(fullest, counts[i]);
+    before += counts[i];
+  }
+  if (threadIdx.x == kThreads - 1) scratch.bins.start[kOrderBins] = n;
+  fullest = __reduce_max_sync(kFullWarp, fullest);
+  if (sums.lane() == 0) scratch.fullest[sums.warp()] = fullest;
+  __syncthreads();
+  fullest = __reduce_max_sync(kFullWarp, sums.lane() < kWarps ? scratch.fullest[sums.lane()] : 0);
+  if (n < k) return false;
+#pragma unroll
+  for (int i = 0; i < kHeld; i++)
+    if (keys[i] != kNone) entries[atomicAdd(&scratch.bins.next[bin_of(keys[i])], 1u)] = keys[i];
+  __syncthreads();
+  if (fullest > kMostInBin) {
+    sort_padded(entries, n, k, write);
+  } else {
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+      const std::uint64_t key = entries[i];
+      const int bin = bin_of(key);
+      std::uint32_t rank = scratch.bins.start[bin];
+      const std::uint32_t end = scratch.bins.start[bin + 1];
+      if (rank >= k) break;
+#pragma unroll 4
+      for (std::uint32_t j = scratch.bins.start[bin]; j < end; j++) rank += entries[j] > key;
+      if (rank < k) write(rank, key);
+    }
+  }
+  __syncthreads();
+  return true;
 }
 
 }  // namespace shortlist::cuda::filtering

@@ -1,4 +1,4 @@
-// What the steps of filter_rows.cu share: sizes, shared memory, and counting keys in bins.
+// What the steps of filter_rows.cu share: sizes, shared memory, sums over a block, and searching keys by counts.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/score.cuh"
+#include "cuda/device/shared_memory.cuh"
 #include "cuda/top_k/long_row.cuh"
 
 namespace shortlist::cuda::filtering {
@@ -15,12 +16,22 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kValues = 32;  // of a lane in a piece of a row: as many as a word of marks has bits
 constexpr int kBins = 1024;
 constexpr int kBinBits = 10;
-constexpr int kBinsPerThread = kBins / kThreads;
-constexpr int kMapWords = 2048;  // of columns that a map tells apart at a time, a bit each
-constexpr int kWordsPerThread = kMapWords / kThreads;
-constexpr std::uint32_t kMapColumns = kMapWords * 32;
-constexpr std::uint32_t kFew = 128;  // keys that are ranked by comparing each with each
-static_assert(kBinsPerThread == 4 && (kWordsPerThread == 4 || kWordsPerThread == 8), "read in vectors of 16 bytes");
+constexpr int kBinsPerThread = 4;
+constexpr int kBinThreads = kBins / kBinsPerThread;
+constexpr int kOrderBins = 4 * kThreads;
+static_assert(kBinThreads <= kThreads && kBinThreads % kWarp == 0);
+
+/// A stored value as a number, in the order of its keys: a key without the bits that all values of the type share.
+template <class Stored>
+constexpr std::uint32_t kSharedBits = sizeof(Stored) == 4               ? 0
+                                      : std::is_same_v<Stored, float16> ? 13
+                                                                        : 16;
+template <class Stored>
+__device__ __forceinline__ std::uint32_t number_of(Stored value, bool negated) {
+  return key_of_value(value, negated) >> kSharedBits<Stored>;
+}
+template <class Stored>
+constexpr std::uint32_t kInfinityNumber = kInfinityKey >> kSharedBits<Stored>;  // the best
 
 /// A warp's pieces of rows under way, each in a stage of its own: as many bytes in flight for every type.
 template <class Stored>
@@ -40,58 +51,108 @@ struct found_bin {
 };
 
 struct alignas(128) filter_scratch {
-  union {
-    std::uint32_t bins[kBins];  // the best first; all zero between uses, as
-    struct {
-      std::uint32_t map[kMapWords];  // the columns that were chosen
-      std::uint16_t chosen_before[kMapWords];
-    };
-    sort_bins<kBins> order;
-  };
-  union {
-    std::uint64_t few[kFew];
-    select_scratch<kThreads> select;
-  };
+  std::uint32_t totals[2][kWarp];           // of the block's warps; zero behind them
+  std::uint32_t bins[kBins];                // the best first; all zero between uses
   std::uint64_t full[kWarps][kMostStages];  // a stage's piece has come
-  std::uint64_t cut;
+  std::uint64_t posted;                     // all warps have posted a count
   found_bin found;
-  std::uint32_t totals[kWarps];
-  std::uint32_t count;  // columns that reached the filter: more than the list's capacity where not all are in it
-  std::uint32_t few_count;
-  std::uint32_t single;  // the one high word of a bin's keys
+};
+
+/// What sorting entries takes beside.
+struct alignas(128) order_scratch {
+  sort_bins<kOrderBins> bins;
+  select_scratch<kThreads> select;
+  std::uint32_t best[kWarps];     // number of a warp's entries
+  std::uint32_t fullest[kWarps];  // of a warp's bins: entries in it
 };
 
 /// A barrier follows.
-__device__ __forceinline__ void clear_map(filter_scratch& scratch) {
-#pragma unroll
-  for (int i = 0; i < kWordsPerThread; i++) scratch.map[i * kThreads + threadIdx.x] = 0;
+__device__ __forceinline__ void clear_scratch(filter_scratch& scratch) {
+  for (int i = threadIdx.x; i < kBins; i += kThreads) scratch.bins[i] = 0;
+  if (threadIdx.x < 2 * kWarp) scratch.totals[threadIdx.x / kWarp][threadIdx.x % kWarp] = 0;
 }
 
-/// Exclusive sum over the lanes.
-__device__ __forceinline__ std::uint32_t lanes_before(std::uint32_t value) {
-  const std::uint32_t lane = threadIdx.x % kWarp;
-  std::uint32_t sum = value;
+/// Inclusive sum over the lanes.
+__device__ __forceinline__ std::uint32_t lanes_up_to(std::uint32_t value) {
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset <<= 1) {
-    const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
-    if (lane >= offset) sum += other;
+    asm volatile(
+        "{\n"
+        ".reg .pred from;\n"
+        ".reg .u32 other;\n"
+        "shfl.sync.up.b32 other|from, %0, %1, 0, 0xFFFFFFFF;\n"
+        "@from add.u32 %0, %0, other;\n"
+        "}"
+        : "+r"(value)
+        : "r"(offset));
   }
-  return sum - value;
+  return value;
 }
 
-/// The sum of the values of the threads before this one; `total` is that of all. All threads come; two calls need a
-/// barrier between them.
-__device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t& total,
-                                                    filter_scratch& scratch) {
-  const std::uint32_t lane = threadIdx.x % kWarp;
-  const std::uint32_t warp = threadIdx.x / kWarp;
-  const std::uint32_t before = lanes_before(value);
-  if (lane == kWarp - 1) scratch.totals[warp] = before + value;
-  __syncthreads();
-  const std::uint32_t of_warp = lane < kWarps ? scratch.totals[lane] : 0;
-  total = __reduce_add_sync(kFullWarp, of_warp);
-  return before + __reduce_add_sync(kFullWarp, lane < warp ? of_warp : 0);
-}
+/// A thread's place in its block, and sums over the block. Each sum takes one barrier: two arrays take turns, so that
+/// none is written while it is read.
+class block_sums {
+ public:
+  explicit __device__ __forceinline__ block_sums(filter_scratch& scratch)
+      : lane_(held(threadIdx.x % kWarp)), warp_(held(threadIdx.x / kWarp)) {
+    totals_ = held(shared_address(scratch.totals[0]));
+    both_totals_ = held(totals_ + shared_address(scratch.totals[1]));
+    posted_ = held(shared_address(&scratch.posted));
+  }
+
+  __device__ __forceinline__ std::uint32_t lane() const { return lane_; }
+  __device__ __forceinline__ std::uint32_t warp() const { return warp_; }
+
+  /// All threads come.
+  __device__ __forceinline__ std::uint32_t of_threads(std::uint32_t value) {
+    return __reduce_add_sync(kFullWarp, gathered(__reduce_add_sync(kFullWarp, value)));
+  }
+  /// @param value of the warp, the last lane's. @param before becomes the sum of the warps before this one.
+  __device__ __forceinline__ std::uint32_t of_warps(std::uint32_t value, std::uint32_t& before) {
+    if (lane_ == kWarp - 1) store_shared(totals_ + warp_ * 4, value);
+    __syncthreads();
+    return summed(before);
+  }
+
+  /// The same in two steps, for work in between. What threads have written to shared memory before is not seen behind
+  /// it. Other sums must not come between the two.
+  __device__ __forceinline__ void post(std::uint32_t value) {
+    if (lane_ == kWarp - 1) {
+      store_shared(totals_ + warp_ * 4, value);
+      barrier_arrive_at(posted_);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t of_posted(std::uint32_t& before) {
+    barrier_wait_at(posted_, phase_);
+    phase_ ^= 1;
+    return summed(before);
+  }
+
+ private:
+  /// The sum of the warp that has this lane's number.
+  __device__ __forceinline__ std::uint32_t gathered(std::uint32_t value) {
+    if (lane_ == kWarp - 1) store_shared(totals_ + warp_ * 4, value);
+    __syncthreads();
+    return of_lane();
+  }
+  __device__ __forceinline__ std::uint32_t summed(std::uint32_t& before) {
+    const std::uint32_t value = of_lane();
+    before = __reduce_add_sync(kFullWarp, lane_ < warp_ ? value : 0);
+    return __reduce_add_sync(kFullWarp, value);
+  }
+  __device__ __forceinline__ std::uint32_t of_lane() {
+    const std::uint32_t value = load_shared<std::uint32_t>(totals_ + lane_ * 4);
+    totals_ = both_totals_ - totals_;
+    return value;
+  }
+
+  std::uint32_t lane_;
+  std::uint32_t warp_;
+  std::uint32_t totals_;  // the array whose turn it is
+  std::uint32_t both_totals_;
+  std::uint32_t posted_;
+  std::uint32_t phase_ = 0;
+};
 
 /// Bins of 32-bit numbers: bin b has those from low + (b << shift) on.
 struct number_bins {
@@ -102,11 +163,15 @@ struct number_bins {
 
   __device__ __forceinline__ std::uint32_t begin(std::uint32_t bin) const { return low + (bin << shift); }
   /// Bins of one bin; no finer than asked for.
-  __device__ __forceinline__ number_bins within(std::uint32_t bin, std::uint32_t finest_shift) const {
+  __device__ __forceinline__ number_bins within(std::uint32_t bin, std::uint32_t finest_shift = 0) const {
     const std::uint32_t finer = max(shift, finest_shift + kBinBits) - kBinBits;
     return {begin(bin), finer, 1u << (shift - finer)};
   }
 };
+template <class Stored>
+__device__ __forceinline__ number_bins all_numbers() {
+  return {0, 32 - kSharedBits<Stored> - kBinBits};
+}
 
 /// Counts numbers in bins; others are passed over. Without a branch, and with addresses that are computed once.
 class bin_counter {
@@ -144,30 +209,23 @@ __device__ __forceinline__ std::uint32_t shift_for(std::uint32_t width) {
   return max(32 - __clz(static_cast<int>(width)), kBinBits) - kBinBits;
 }
 
-/// Tells the block the one number of those of its threads that have it. All lanes of a warp come; a barrier follows.
-__device__ __forceinline__ void tell_single(bool has, std::uint32_t number, filter_scratch& scratch) {
-  const unsigned having = __ballot_sync(kFullWarp, has);
-  if (having != 0 && threadIdx.x % kWarp == __ffs(static_cast<int>(having)) - 1) atomicExch(&scratch.single, number);
-}
-
 /// The bin, from the best on, in which the count reaches `wanted`; leaves the bins empty. @returns whether there is
 /// one. All threads come.
-__device__ __forceinline__ bool find_bin(std::uint32_t wanted, found_bin& found, filter_scratch& scratch) {
-  const std::uint32_t lane = threadIdx.x % kWarp;
-  const std::uint32_t warp = threadIdx.x / kWarp;
+__device__ __forceinline__ bool find_bin(std::uint32_t wanted, found_bin& found, block_sums& sums,
+                                         filter_scratch& scratch) {
   __syncthreads();  // all have counted
-  auto& mine = reinterpret_cast<uint4*>(scratch.bins)[threadIdx.x];
-  const uint4 counts = mine;
-  mine = make_uint4(0, 0, 0, 0);
+  uint4 counts = make_uint4(0, 0, 0, 0);
+  if (threadIdx.x < kBinThreads) {
+    auto& mine = reinterpret_cast<uint4*>(scratch.bins)[threadIdx.x];
+    counts = mine;
+    mine = make_uint4(0, 0, 0, 0);
+  }
   const std::uint32_t sum = counts.x + counts.y + counts.z + counts.w;
   const std::uint32_t of_warp = __reduce_add_sync(kFullWarp, sum);
-  if (lane == 0) scratch.totals[warp] = of_warp;
-  __syncthreads();
-  const std::uint32_t total = lane < kWarps ? scratch.totals[lane] : 0;
-  const std::uint32_t all = __reduce_add_sync(kFullWarp, total);
-  const std::uint32_t before_warp = __reduce_add_sync(kFullWarp, lane < warp ? total : 0);
+  std::uint32_t before_warp = 0;
+  const std::uint32_t all = sums.of_warps(of_warp, before_warp);
   if (before_warp < wanted && wanted <= before_warp + of_warp) {  // one warp
-    std::uint32_t before = before_warp + lanes_before(sum);
+    std::uint32_t before = before_warp + lanes_up_to(sum) - sum;
     const std::uint32_t of_bin[kBinsPerThread] = {counts.x, counts.y, counts.z, counts.w};
 #pragma unroll
     for (int i = 0; i < kBinsPerThread; i++) {
@@ -181,79 +239,85 @@ __device__ __forceinline__ bool find_bin(std::uint32_t wanted, found_bin& found,
   return wanted <= all;
 }
 
-/// Finds the key that exactly `wanted` of the visited keys reach, by counting in bins of their values, then of their
-/// columns. @param first_visit and, from the second time on, `visit` call their argument with each of this thread's
-/// keys. @param values bins that the search begins with. @param columns [begin, end) of all keys.
-/// @returns false if fewer keys than wanted lie in the bins. All threads come; they leave through a barrier.
-template <class FirstVisit, class Visit>
-__device__ __forceinline__ bool find_cut(FirstVisit first_visit, Visit visit, std::uint32_t wanted, number_bins values,
-                                         std::uint32_t finest_shift, const uint2& columns, std::uint64_t& cut,
-                                         filter_scratch& scratch) {
+/// The k best of a row: all columns whose numbers are above `number`, and the first `ties` of those that have it.
+struct row_border {
+  std::uint32_t number;
+  std::uint32_t ties;
+};
+
+/// Finds the border of the `wanted` best of the visited numbers, by counting in bins. @param visit calls its argument
+/// with each of this thread's numbers. @param bins that the search begins with. @param all bins of all numbers.
+/// @returns false if fewer than wanted lie in the bins. All threads come.
+template <class Visit>
+__device__ __forceinline__ bool border_by_bins(Visit visit, std::uint32_t wanted, number_bins bins,
+                                               const number_bins& all, row_border& border, block_sums& sums,
+                                               filter_scratch& scratch) {
   found_bin found{};
-  const auto choose_of_few = [&](auto inside) {
-    if (threadIdx.x == 0) scratch.few_count = 0;
-    __syncthreads();
-    visit([&](std::uint64_t key) {
-      if (inside(key)) scratch.few[atomicAdd(&scratch.few_count, 1u)] = key;
-    });
-    __syncthreads();
-    const std::uint32_t n = scratch.few_count;
-    if (threadIdx.x < n) {
-      const std::uint64_t mine = scratch.few[threadIdx.x];
-      std::uint32_t rank = 1;
-#pragma unroll 4
-      for (std::uint32_t i = 0; i < n; i++) rank += scratch.few[i] > mine;
-      if (rank == wanted) scratch.cut = mine;
-    }
-    __syncthreads();
-    cut = scratch.cut;
-    return true;
-  };
-  const auto count = [&](const auto& visit_by) {
-    const bin_counter counter(values, scratch);
-    visit_by([&](std::uint64_t key) { counter.count(core::key_of(key)); });
-  };
-  count(first_visit);
-  if (!find_bin(wanted, found, scratch)) return false;
+#pragma unroll 1
   for (;;) {
-    const std::uint32_t begin = values.begin(found.bin);
-    wanted -= found.before;
-    cut = static_cast<std::uint64_t>(begin) << 32;
-    if (wanted == found.inside) return true;
-    const bool all_above = values.open && found.bin == values.count - 1;
-    const auto inside = [&](std::uint64_t key) { return (core::key_of(key) - begin) >> values.shift == 0; };
-    if (!all_above && found.inside <= kFew) return choose_of_few(inside);
-    if (!all_above && values.shift <= finest_shift) {
-      // All that are left have one value: the first columns are wanted.
-      number_bins places{~(columns.y - 1), shift_for(columns.y - columns.x)};
-      for (;;) {
-        bool has = false;
-        std::uint32_t value = 0;
-        const bin_counter counter(places, scratch);
-        visit([&](std::uint64_t key) {
-          if (!inside(key)) return;
-          counter.count(static_cast<std::uint32_t>(key));
-          has = true;
-          value = core::key_of(key);
-        });
-        tell_single(has, value, scratch);
-        find_bin(wanted, found, scratch);
-        const std::uint32_t first = places.begin(found.bin);
-        wanted -= found.before;
-        cut = static_cast<std::uint64_t>(scratch.single) << 32 | first;
-        if (wanted == found.inside) return true;
-        if (found.inside <= kFew) {
-          return choose_of_few([&](std::uint64_t key) {
-            return inside(key) && (static_cast<std::uint32_t>(key) - first) >> places.shift == 0;
-          });
-        }
-        places = places.within(found.bin, 0);
-      }
+    const bin_counter counter(bins, scratch);
+    visit([&](std::uint32_t number) { counter.count(number); });
+    if (!find_bin(wanted, found, sums, scratch)) return false;
+    if (bins.open && found.bin == bins.count - 1) {  // what the last bin holds has no end
+      bins = all;
+      continue;
     }
-    values = all_above ? number_bins{begin, 32 - kBinBits} : values.within(found.bin, finest_shift);
-    count(visit);
-    find_bin(wanted, found, scratch);
+    wanted -= found.before;
+    if (bins.shift == 0) break;
+    bins = bins.within(found.bin);
   }
+  border = {bins.begin(found.bin), wanted};
+  return true;
 }
+
+/// A number, and how many of a set are no less.
+struct reached_number {
+  std::uint32_t number;
+  std::uint32_t count;
+};
+
+/// Searches a number that at least as many as are wanted reach, and at most `slack` more, by counting how many do.
+struct number_search {
+  reached_number low;   // more than that reach it
+  reached_number high;  // fewer than wanted do
+  float spread;         // what lies between one of the set and the next, about
+  bool low_is_near;     // and not a bound of all numbers
+  bool high_is_near;
+
+  /// @param guess a multiple of the step away from low, as high is. @param shift of the step. @returns the number, or
+  /// the last one that too many reach, where fewer than wanted reach the next.
+  template <class Count>
+  __device__ __forceinline__ reached_number run(std::uint32_t guess, std::uint32_t wanted, std::uint32_t slack,
+                                                std::uint32_t shift, Count count) {
+    const float aim = static_cast<float>(wanted) + 0.3f * static_cast<float>(slack);
+    const std::uint32_t step = 1u << shift;
+#pragma unroll 1
+    for (std::uint32_t turn = 1;; turn++) {
+      const std::uint32_t n = count(guess);
+      if (n - wanted <= slack) return {guess, n};
+      if (n > wanted) {
+        low = {guess, n};
+        low_is_near = true;
+      } else {
+        high = {guess, n};
+        high_is_near = true;
+      }
+      const std::uint32_t width = high.number - low.number;
+      if (width <= step) return low;
+      const float above = static_cast<float>(low.count) - aim;
+      float farther;  // than low
+      if (low_is_near && high_is_near) {
+        const float share = turn % 3 == 0 ? 0.5f : __fdividef(above, static_cast<float>(low.count - high.count));
+        farther = share * static_cast<float>(width);
+      } else {
+        const float below = aim - static_cast<float>(high.count);
+        farther = low_is_near ? above * spread : static_cast<float>(width) - below * spread;
+        spread *= 2.0f;
+      }
+      const std::uint32_t most = (width - 1) >> shift << shift;
+      guess = low.number + min(max(__float2uint_rn(fmaxf(farther, 0.0f)) >> shift << shift, step), most);
+    }
+  }
+};
 
 }  // namespace shortlist::cuda::filtering

@@ -23,25 +23,17 @@ struct row_filter {
   word least;
   word above;
   std::uint32_t ties_end;
-  std::uint32_t coarse;  // two 16-bit values that stand for `least`, if those of columns are enough; else 0
-  bool negated;
+  bool is_coarse;  // fp32 values are told apart by their upper halves
 
-  __device__ __forceinline__ row_filter(std::uint64_t cut, const whole_row<Stored>& row, bool smallest)
-      : negated(smallest) {
+  __device__ __forceinline__ row_filter(std::uint64_t cut, const whole_row<Stored>& row) {
     const std::uint32_t key = max(core::key_of(cut), kMinusInfinityKey);
     least = at_least(key);
     above = at_least(key + 1);
     const std::uint32_t column = core::position_of(cut) - row.first_column;
-    ties_end = core::position_of(cut) < row.first_column + row.head ? 0 : (column - row.head) / kPerVector<Stored> + 1;
+    ties_end = column < row.head ? 0 : (column - row.head) / kPerVector<Stored> + 1;
     const bool all_ties = static_cast<std::uint32_t>(cut) == 0;
-    if constexpr (sizeof(Stored) == 4) {
-      // A value reaches this one exactly if its upper half, a bf16, does: of the value, all bits below are 0, or
-      // all are 1 where it is negative.
-      const std::uint32_t bits = __float_as_uint(least);
-      coarse = all_ties && key % kCoarseStep == 0 && key != kMinusInfinityKey ? bits >> 16 | (bits & 0xFFFF0000u) : 0;
-    } else {
-      coarse = all_ties ? least : 0;
-    }
+    if (all_ties) ties_end = ~0u;
+    is_coarse = all_ties && key % kCoarseStep == 0 && key != kMinusInfinityKey;
   }
   /// The least stored value whose key is no less.
   static __device__ __forceinline__ word at_least(std::uint32_t key) {
@@ -58,8 +50,14 @@ struct row_filter {
     }
   }
   __device__ __forceinline__ word of(std::uint32_t vector) const { return vector < ties_end ? least : above; }
+  /// `least` of fp32 as two bf16: a value reaches it exactly if its upper half does, for of the value, all bits below
+  /// are 0, or all are 1 where it is negative.
+  __device__ __forceinline__ std::uint32_t coarse() const {
+    const std::uint32_t bits = core::float_bits(least);
+    return bits >> 16 | (bits & 0xFFFF0000u);
+  }
   /// Whether a column's value reaches the filter, as one of a vector's.
-  __device__ __forceinline__ bool reached_by(Stored value, std::uint32_t vector) const {
+  __device__ __forceinline__ bool reached_by(Stored value, std::uint32_t vector, bool negated) const {
     float wide = core::widen(value);
     if (negated) wide = -wide;
     if constexpr (sizeof(Stored) == 4)
@@ -69,102 +67,174 @@ struct row_filter {
   }
 };
 
-/// Words of two columns that a vector's marks have bits for.
-template <class Stored>
-constexpr int kMarkWords = kPerVector<Stored> / 2;
-
-/// Marks of two columns, as bits 0 and 16: those whose 16-bit values reach the others.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t marks_of_pair(std::uint32_t values, std::uint32_t least) {
+/// Marks of two columns, as all bits of a half or none: those whose 16-bit values reach the others.
+template <class Stored, bool Negated>
+__device__ __forceinline__ std::uint32_t pair_mask(std::uint32_t values, std::uint32_t least) {
   using pair = std::conditional_t<std::is_same_v<Stored, float16>, __half2, __nv_bfloat162>;
-  return __hge2_mask(reinterpret_cast<const pair&>(values), reinterpret_cast<const pair&>(least)) & 0x00010001u;
+  const auto& of_columns = reinterpret_cast<const pair&>(values);
+  const auto& of_cut = reinterpret_cast<const pair&>(least);
+  return Negated ? __hle2_mask(of_columns, of_cut) : __hge2_mask(of_columns, of_cut);
 }
 
-/// Marks of a lane's vectors of a whole piece: bits b and 16 + b are the columns of its word b of two. Of fp32, NaN
-/// may be marked, too.
+/// A lane's first vector of a piece, and the distance to its next: so that a step of a quarter of a warp reads
+/// neighbours, and lanes may exchange marks.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t first_vector_of(std::uint32_t lane) {
+  return lane / 8 * (8 * kVectors<Stored>)+lane % 8;
+}
+constexpr std::uint32_t kVectorPitch = 8;
+
+// The marks of a lane's vectors before the exchange: of fp32, bit 4 v + e is the column e of vector v; of the others,
+// bits 4 v + w and 16 more are the columns of its word w.
+
+/// Marks of a piece by 16-bit values, of fp32 the upper halves: of those, NaN may be marked, too. @param mine the
+/// shared address of the lane's first vector.
 template <class Stored, bool Negated>
-__device__ __forceinline__ std::uint32_t coarse_marks(const uint4* mine, std::uint32_t least) {
+__device__ __forceinline__ std::uint32_t coarse_marks(std::uint32_t mine, std::uint32_t least) {
   constexpr std::uint32_t kUpperHalves = 0x7632;  // for __byte_perm
-  constexpr std::uint32_t kSigns = Negated ? 0x80008000u : 0;
+  constexpr std::uint32_t kBoth = 0x00010001;
+  if (Negated) least ^= 0x80008000u;
   uint4 raw[kVectors<Stored>];
 #pragma unroll
-  for (int v = 0; v < kVectors<Stored>; v++) raw[v] = mine[v * kWarp];
+  for (int v = 0; v < kVectors<Stored>; v++) raw[v] = load_shared<uint4>(mine + v * kVectorPitch * 16);
   std::uint32_t marks = 0;
+  const auto mark = [&](std::uint32_t pair, int bit) {
+    using compared = std::conditional_t<sizeof(Stored) == 4, bfloat16, Stored>;
+    marks |= pair_mask<compared, Negated>(pair, least) & (kBoth << bit);
+  };
 #pragma unroll
-  for (int v = 0; v < kVectors<Stored>; v++) {
+  for (int v = 0; v < 4; v++) {
     if constexpr (sizeof(Stored) == 4) {
-      marks |= marks_of_pair<bfloat16>(__byte_perm(raw[v].x, raw[v].y, kUpperHalves) ^ kSigns, least) << (2 * v);
-      marks |= marks_of_pair<bfloat16>(__byte_perm(raw[v].z, raw[v].w, kUpperHalves) ^ kSigns, least) << (2 * v + 1);
+      mark(__byte_perm(raw[v].x, raw[v + 4].x, kUpperHalves), 4 * v);
+      mark(__byte_perm(raw[v].y, raw[v + 4].y, kUpperHalves), 4 * v + 1);
+      mark(__byte_perm(raw[v].z, raw[v + 4].z, kUpperHalves), 4 * v + 2);
+      mark(__byte_perm(raw[v].w, raw[v + 4].w, kUpperHalves), 4 * v + 3);
     } else {
-      marks |= marks_of_pair<Stored>(raw[v].x ^ kSigns, least) << (4 * v);
-      marks |= marks_of_pair<Stored>(raw[v].y ^ kSigns, least) << (4 * v + 1);
-      marks |= marks_of_pair<Stored>(raw[v].z ^ kSigns, least) << (4 * v + 2);
-      marks |= marks_of_pair<Stored>(raw[v].w ^ kSigns, least) << (4 * v + 3);
+      mark(raw[v].x, 4 * v);
+      mark(raw[v].y, 4 * v + 1);
+      mark(raw[v].z, 4 * v + 2);
+      mark(raw[v].w, 4 * v + 3);
     }
   }
   return marks;
 }
 
-/// The same of any piece and for any filter. @param there vectors of the piece. @param vector of the lane's first in
-/// the row.
+/// The same by whole fp32 values.
+template <bool Negated>
+__device__ __forceinline__ std::uint32_t fine_marks(std::uint32_t mine, float least) {
+  std::uint32_t marks = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors<float>; v++) {
+    const uint4 raw = load_shared<uint4>(mine + v * kVectorPitch * 16);
+    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const float value = __uint_as_float(words[e]);
+      marks |= (Negated ? value <= -least : value >= least) ? 1u << (4 * v + e) : 0;
+    }
+  }
+  return marks;
+}
+
+/// The same of a piece that ends the ties. @param vector the lane's first in the row.
 template <class Stored>
-__device__ __forceinline__ std::uint32_t careful_marks(const uint4* mine, std::uint32_t there, std::uint32_t vector,
-                                                       const row_filter<Stored>& filter) {
+__device__ __forceinline__ std::uint32_t marks_around_ties(std::uint32_t mine, std::uint32_t vector,
+                                                           const row_filter<Stored>& filter, bool negated) {
   std::uint32_t marks = 0;
 #pragma unroll 1
-  for (int v = 0; v < kVectors<Stored> && threadIdx.x % kWarp + v * kWarp < there; v++) {
-    const uint4 raw = mine[v * kWarp];
+  for (int v = 0; v < kVectors<Stored>; v++, vector += kVectorPitch, mine += kVectorPitch * 16) {
+    const uint4 raw = load_shared<uint4>(mine);
     const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    const auto least = filter.of(vector + v * kWarp);
-    std::uint32_t of_vector = 0;
-    if constexpr (sizeof(Stored) == 4) {
+    const auto least = filter.of(vector);
 #pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const float value = __uint_as_float(words[e]);
-        if ((filter.negated ? -value : value) >= least) of_vector |= 1u << (e / 2 + e % 2 * 16);
-      }
-    } else {
-#pragma unroll
-      for (int w = 0; w < 4; w++)
-        of_vector |= marks_of_pair<Stored>(filter.negated ? words[w] ^ 0x80008000u : words[w], least) << w;
+    for (int w = 0; w < 4; w++) {
+      const std::uint32_t word = negated ? words[w] ^ kSigns<Stored> : words[w];
+      if constexpr (sizeof(Stored) == 4)
+        marks |= (__uint_as_float(word) >= least ? 1u : 0u) << (4 * v + w);
+      else
+        marks |= (pair_mask<Stored, false>(word, least) & 0x00010001u) << (4 * v + w);
     }
-    marks |= of_vector << (kMarkWords<Stored> * v);
   }
   return marks;
 }
-/// Which column of a lane's share of a piece a mark stands for, counted from its first one's.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t column_of_mark(std::uint32_t bit) {
-  constexpr std::uint32_t kPitch = kWarp * kPerVector<Stored>;  // columns from a lane's vector to its next
-  const std::uint32_t word = bit % 16;
-  return word / kMarkWords<Stored> * kPitch + word % kMarkWords<Stored> * 2 + bit / 16;
+
+/// Marks of a lane's vectors of a piece. @param first the piece's first vector in the row.
+template <class Stored, bool Negated>
+__device__ __forceinline__ std::uint32_t marks_of_piece(std::uint32_t mine, std::uint32_t first, std::uint32_t lane,
+                                                        const row_filter<Stored>& filter) {
+  const bool has_ties = first < filter.ties_end;
+  if (has_ties && first + kPiece < Stored >> filter.ties_end)
+    return marks_around_ties(mine, first + first_vector_of<Stored>(lane), filter, Negated);
+  if constexpr (sizeof(Stored) == 4) {
+    if (filter.is_coarse) return coarse_marks<Stored, Negated>(mine, filter.coarse());
+    return fine_marks<Negated>(mine, has_ties ? filter.least : filter.above);
+  } else {
+    return coarse_marks<Stored, Negated>(mine, has_ties ? filter.least : filter.above);
+  }
 }
 
-/// A warp's share of a row: every kWarps-th piece of its vectors, and a part of those behind the last whole round.
+/// Exchanges marks between the lanes of a warp. Each step swaps a bit of the lane's number with one of a mark's place.
 template <class Stored>
-struct row_pieces {
-  const uint4* from = nullptr;
-  std::uint32_t rounds = 0;     // of whole pieces, one for each warp
-  std::uint32_t rest_from = 0;  // the vectors of the last piece
-  std::uint32_t rest = 0;
+class mark_exchange {
+ public:
+  explicit __device__ __forceinline__ mark_exchange(std::uint32_t lane)
+      : kept_(held(lane & 1 ? 0xF0F0F0F0u : 0x0F0F0F0Fu)),
+        turn_(held(lane & 1 ? 28u : 4u)),
+        bytes_(held(lane & 2 ? 0x3715u : 0x6240u)) {
+    if constexpr (sizeof(Stored) == 4)
+      last_ = held(lane & 4 ? 0x3276u : 0x5410u);
+    else
+      last_ = held((lane & 24) | (lane & 1) << 2 | (lane >> 1 & 3));
+  }
+  /// Bit b of lane l becomes column 32 l + b of the piece. All lanes come.
+  __device__ __forceinline__ std::uint32_t by_column(std::uint32_t marks) const {
+    std::uint32_t other = __shfl_xor_sync(kFullWarp, marks, 1);
+    marks = (marks & kept_) | (__funnelshift_l(other, other, turn_) & ~kept_);
+    other = __shfl_xor_sync(kFullWarp, marks, 2);
+    marks = __byte_perm(marks, other, bytes_);
+    if constexpr (sizeof(Stored) == 4) {
+      other = __shfl_xor_sync(kFullWarp, marks, 4);
+      return __byte_perm(marks, other, last_);
+    } else {
+      marks = __shfl_sync(kFullWarp, marks, static_cast<int>(last_));
+      const auto swap = [&](std::uint32_t mask, int by) {
+        const std::uint32_t differ = (marks ^ marks >> by) & mask;
+        marks ^= differ ^ differ << by;
+      };
+      marks = __byte_perm(marks, 0, 0x3120);  // from halves to pairs of neighbours
+      swap(0x00F000F0u, 4);
+      swap(0x0C0C0C0Cu, 2);
+      swap(0x22222222u, 1);
+      return marks;
+    }
+  }
 
-  row_pieces() = default;
-  __device__ __forceinline__ explicit row_pieces(const whole_row<Stored>& row)
-      : from(reinterpret_cast<const uint4*>(row.values + row.head)) {
-    constexpr std::uint32_t kRound = kPiece<Stored> * kWarps;
-    rounds = row.vectors / kRound;
-    const std::uint32_t behind = row.vectors % kRound;
-    const std::uint32_t share = (behind + kThreads - 1) / kThreads * kWarp;
-    const std::uint32_t mine = min(threadIdx.x / kWarp * share, behind);
-    rest_from = rounds * kRound + mine;
-    rest = min(share, behind - mine);
+ private:
+  std::uint32_t kept_;
+  std::uint32_t turn_;
+  std::uint32_t bytes_;
+  std::uint32_t last_;
+};
+
+/// A warp's share of a row, from its next piece on: every kWarps-th piece of its vectors.
+template <class Stored>
+struct row_share {
+  static constexpr std::uint32_t kPitch = kPiece<Stored> * kWarps;  // vectors from a warp's piece to its next
+
+  const uint4* from = nullptr;
+  std::int32_t left = 0;  // vectors of the row from there on
+
+  row_share() = default;
+  __device__ __forceinline__ row_share(const whole_row<Stored>& row, std::uint32_t warp)
+      : from(reinterpret_cast<const uint4*>(row.values + row.head) + warp * kPiece<Stored>),
+        left(static_cast<std::int32_t>(row.vectors - warp * kPiece<Stored>)) {}
+  /// Of the piece.
+  __device__ __forceinline__ std::uint32_t vectors() const {
+    return min(static_cast<std::uint32_t>(left), kPiece<Stored>);
   }
-  __device__ __forceinline__ std::uint32_t count() const { return rounds + (rest > 0 ? 1 : 0); }
-  __device__ __forceinline__ std::uint32_t first_vector(std::uint32_t piece) const {
-    return piece < rounds ? (piece * kWarps + threadIdx.x / kWarp) * kPiece<Stored> : rest_from;
-  }
-  __device__ __forceinline__ std::uint32_t vectors_of(std::uint32_t piece) const {
-    return piece < rounds ? kPiece<Stored> : rest;
+  __device__ __forceinline__ void advance() {
+    from += kPitch;
+    left -= static_cast<std::int32_t>(kPitch);
   }
 };
 
@@ -172,46 +242,67 @@ struct row_pieces {
 template <class Stored>
 class piece_ring {
  public:
-  __device__ __forceinline__ piece_ring(uint4* stages, std::uint64_t* full) : stages_(stages), full_(full) {}
+  /// @param full a barrier for each stage, one behind the other. @param leads whether the lane is the one that copies.
+  /// @param used pieces that the stages have held before.
+  __device__ __forceinline__ piece_ring(const uint4* stages, const std::uint64_t* full, bool leads, std::uint32_t used)
+      : stages_(held(shared_address(stages))),
+        full_(held(shared_address(full))),
+        leads_(leads),
+        filled_(used),
+        used_(used) {}
 
-  /// Begins to copy what there is room for. All lanes come, and have left the stages that are free.
-  __device__ __forceinline__ void fill(const row_pieces<Stored>& row, const row_pieces<Stored>& next) {
-    while (filled_ - used_ < kStages<Stored> && fill_one(row, next)) {
+  /// Has the next row's pieces follow those that are to be copied. @pre all of the row before are under way or used.
+  __device__ __forceinline__ void append(const row_share<Stored>& row) { following_ = row; }
+  /// Begins to copy what there is room for. All lanes come; the stages that are free are so for the copy engine.
+  __device__ __forceinline__ void fill() {
+#pragma unroll 1
+    while (filled_ - used_ < kStages<Stored> && fill_one()) {
     }
   }
-  __device__ __forceinline__ bool fill_one(const row_pieces<Stored>& row, const row_pieces<Stored>& next) {
-    const bool is_next = piece_ >= row.count();
-    const std::uint32_t piece = piece_ - (is_next ? row.count() : 0);
-    if (is_next && piece >= next.count()) return false;
-    if (threadIdx.x % kWarp == 0) {
-      const std::uint32_t s = filled_ % kStages<Stored>;
-      const uint4* from = is_next ? next.from + next.first_vector(piece) : row.from + row.first_vector(piece);
-      const std::uint32_t bytes = (is_next ? next.vectors_of(piece) : row.vectors_of(piece)) * 16;
-      async_fence();
-      barrier_expect(full_ + s, bytes);
-      bulk_copy(stages_ + s * kPiece<Stored>, from, bytes, full_ + s);
-    }
-    filled_++;
-    piece_++;
-    return true;
-  }
-  /// The stage of the next piece, which has come.
-  __device__ __forceinline__ const uint4* wait() const {
+  /// The shared address of the next piece, which has come.
+  __device__ __forceinline__ std::uint32_t wait() const {
     const std::uint32_t s = used_ % kStages<Stored>;
-    barrier_wait(full_ + s, used_ / kStages<Stored> & 1);
-    return stages_ + s * kPiece<Stored>;
+    barrier_wait_at(full_ + s * 8, used_ / kStages<Stored> & 1);
+    return stages_ + s * (kPiece<Stored> * 16);
   }
-  /// All lanes have left the stage.
-  __device__ __forceinline__ void leave() { used_++; }
-  /// The next row becomes the one at hand.
-  __device__ __forceinline__ void end_row(const row_pieces<Stored>& row) { piece_ -= row.count(); }
+  /// Waits for all that is under way. @returns how many pieces the stages have held.
+  __device__ __forceinline__ std::uint32_t drain() {
+#pragma unroll 1
+    for (; used_ != filled_; used_++) wait();
+    return used_;
+  }
+  /// All lanes have left the stage: the next piece may take its place.
+  __device__ __forceinline__ void leave() {
+    if (leads_) async_fence();
+    used_++;
+    fill_one();
+  }
 
  private:
-  uint4* stages_;
-  std::uint64_t* full_;
-  std::uint32_t filled_ = 0;
-  std::uint32_t used_ = 0;
-  std::uint32_t piece_ = 0;  // the next to be copied, counted from the first of the row at hand
+  __device__ __forceinline__ bool fill_one() {
+    if (filling_.left <= 0) {
+      filling_ = following_;
+      following_.left = 0;
+      if (filling_.left <= 0) return false;
+    }
+    if (leads_) {
+      const std::uint32_t s = filled_ % kStages<Stored>;
+      const std::uint32_t bytes = filling_.vectors() * 16;
+      barrier_expect_at(full_ + s * 8, bytes);
+      bulk_copy_to(stages_ + s * (kPiece<Stored> * 16), filling_.from, bytes, full_ + s * 8);
+    }
+    filling_.advance();
+    filled_++;
+    return true;
+  }
+
+  std::uint32_t stages_;  // shared addresses, as
+  std::uint32_t full_;
+  bool leads_;
+  row_share<Stored> filling_;
+  row_share<Stored> following_;
+  std::uint32_t filled_;
+  std::uint32_t used_;
 };
 
 }  // namespace shortlist::cuda::filtering

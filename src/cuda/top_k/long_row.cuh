@@ -84,13 +84,15 @@ class row_writer {
   /// @param key of the chosen column, in a search for the largest.
   __device__ __forceinline__ void operator()(std::uint32_t place, std::uint64_t key) const {
     const std::uint32_t column = core::position_of(key);
-    if (values_) {
-      const std::uint32_t bits = core::key_of(key);
-      const float value = core::from_ascending_key(bits);
-      Stored stored = narrowed<Stored>(negated_ ? -value : value);
-      if (is_ambiguous(bits)) stored = row_.values[column - row_.first_column];
-      values_[place] = stored;
-    }
+    const std::uint32_t bits = core::key_of(key);
+    const float value = core::from_ascending_key(bits);
+    const bool is_read = values_ && is_ambiguous(bits);
+    stored(place, column,
+           is_read ? row_.values[column - row_.first_column] : narrowed<Stored>(negated_ ? -value : value));
+  }
+  /// The value as it is stored.
+  __device__ __forceinline__ void stored(std::uint32_t place, std::uint32_t column, Stored value) const {
+    if (values_) values_[place] = value;
     if (short_indices_) short_indices_[place] = static_cast<std::int32_t>(column);
     if (long_indices_) long_indices_[place] = column;
   }

@@ -1,0 +1,89 @@
+// Shared memory by its own 32-bit addresses, and values that stay in registers.
+//
+// The compiler computes the base of a pointer to shared memory, and a thread's number in its block, anew wherever they
+// are used: a dozen instructions in a loop of a hundred.
+#pragma once
+
+#include <cstdint>
+
+namespace shortlist::cuda {
+
+/// Keeps a value in its register instead of computing it again.
+template <class T>
+__device__ __forceinline__ T held(T value) {
+  static_assert(sizeof(T) == 4);
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+template <class T>
+__device__ __forceinline__ T load_shared(std::uint32_t address);
+
+template <>
+__device__ __forceinline__ std::uint16_t load_shared(std::uint32_t address) {
+  std::uint16_t value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+template <>
+__device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+template <>
+__device__ __forceinline__ uint2 load_shared(std::uint32_t address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
+  return value;
+}
+template <>
+__device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+/// The bits of a value of 32 or 16 bits, or 0 where it is not to be read; without a branch. @param reads 0 where not.
+template <class T>
+__device__ __forceinline__ std::uint32_t load_shared_if(std::uint32_t reads, std::uint32_t address) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 2);
+  std::uint32_t bits = 0;
+  if constexpr (sizeof(T) == 4) {
+    asm volatile(
+        "{\n"
+        ".reg .pred reads;\n"
+        "setp.ne.u32 reads, %1, 0;\n"
+        "@reads ld.shared.u32 %0, [%2];\n"
+        "}"
+        : "+r"(bits)
+        : "r"(reads), "r"(address)
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred reads;\n"
+        ".reg .u16 half;\n"
+        "setp.ne.u32 reads, %1, 0;\n"
+        "mov.u16 half, 0;\n"
+        "@reads ld.shared.u16 half, [%2];\n"
+        "cvt.u32.u16 %0, half;\n"
+        "}"
+        : "+r"(bits)
+        : "r"(reads), "r"(address)
+        : "memory");
+  }
+  return bits;
+}
+
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint2 value) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
+}
+
+}  // namespace shortlist::cuda
