@@ -15,6 +15,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -302,16 +303,16 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
   if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
-/// So many rows that a group lists the candidates of all but its first: rows alike, and rows that a list does not
-/// serve.
-TEST(TopKLists, EqualTheReferenceToTheBit) {
-  struct shape {
-    std::int64_t rows;
-    std::int64_t cols;
-    std::int64_t k;
-  };
-  constexpr shape kShapes[] = {{8'000, 1'300, 64}, {6'000, 2'048, 100}, {3'000, 4'999, 1},
-                               {4'000, 4'096, 17}, {2'500, 8'192, 300}, {8'000, 1'536, 128}};
+struct many_rows {
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t k;
+  bool sorted = false;
+  std::string_view ragged = "no";
+};
+
+/// Every distribution in two of the shapes, by the plan of the first GPU.
+void expect_equal_for_every_distribution(std::span<const many_rows> shapes) {
   constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
   constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
   bool found_gpu = false;
@@ -321,14 +322,16 @@ TEST(TopKLists, EqualTheReferenceToTheBit) {
     std::uint64_t turn = 0;
     for (const std::string_view distribution : row_distributions()) {
       for (int i = 0; i < 2; ++i) {
-        const shape& of = kShapes[turn % std::size(kShapes)];
+        const many_rows& of = shapes[turn % shapes.size()];
         const top_k_case what{.type = kStored[turn % std::size(kStored)],
                               .rows = of.rows,
                               .cols = of.cols,
                               .k = of.k,
                               .order = turn % 3 == 0 ? order::smallest : order::largest,
+                              .sorted = of.sorted,
                               .outputs = kWritten[turn / 2 % std::size(kWritten)],
                               .row_gap = turn % 5 == 0 ? 3 : 0,
+                              .ragged = of.ragged,
                               .distribution = distribution,
                               .seed = turn++};
         const matrix_data data = make_data(what);
@@ -338,6 +341,26 @@ TEST(TopKLists, EqualTheReferenceToTheBit) {
     }
   }
   if (!found_gpu) GTEST_SKIP() << "no GPU";
+}
+
+/// So many rows that a group lists the candidates of all but its first: rows alike, and rows that a list does not
+/// serve.
+TEST(TopKLists, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{8'000, 1'300, 64}, {6'000, 2'048, 100}, {3'000, 4'999, 1},
+                                   {4'000, 4'096, 17}, {2'500, 8'192, 300}, {8'000, 1'536, 128}};
+  expect_equal_for_every_distribution(kShapes);
+}
+
+/// Long rows, more of them than there are blocks: lists that the threads hold and longer ones, in both orders.
+TEST(TopKLongRows, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{300, 17'003, 300},
+                                   {280, 20'000, 2'500, true},
+                                   {290, 16'500, 50},
+                                   {270, 33'000, 4'096},
+                                   {300, 24'001, 1'000, true},
+                                   {280, 18'000, 64, true},
+                                   {400, 20'000, 700, false, "borders"}};
+  expect_equal_for_every_distribution(kShapes);
 }
 
 /// Few long rows, which blocks share: teams of one block, of several, of two sizes; ties that only columns decide.

@@ -88,6 +88,7 @@ __device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[kHeld
   std::uint32_t mine = 0;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
     mine += numbers[i] > border.number ? 1 : 0;
     if (Ties) mine += numbers[i] == border.number && share.has(i) ? kTie : 0;
   }
@@ -209,9 +210,11 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
   std::uint64_t keys[kHeld];
   std::uint32_t best = 0;
 #pragma unroll
+  for (int i = 0; i < kHeld; i++) keys[i] = kNone;
+#pragma unroll
   for (int i = 0; i < kHeld; i++) {
-    keys[i] = kNone;
-    if (!share.has(i)) continue;
+    if (i >= share.steps) break;
+    if (share.at(i) >= share.end) continue;
     const entry e = list(share.at(i));
     const std::uint64_t key = core::row_key(key_of_value(stored_in<Stored>(e), negated), e.x);
     const std::uint32_t number = core::key_of(key) >> kSharedBits<Stored>;
@@ -229,8 +232,10 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
     return min(kOrderBins - 1, static_cast<int>(static_cast<float>(worse) * scale));
   };
 #pragma unroll
-  for (int i = 0; i < kHeld; i++)
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
     if (keys[i] != kNone) atomicAdd(&scratch.bins.next[bin_of(keys[i])], 1u);
+  }
   __syncthreads();
   std::uint32_t counts[kBinsEach];
   std::uint32_t mine = 0;
@@ -255,13 +260,15 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
   fullest = __reduce_max_sync(kFullWarp, sums.lane() < kWarps ? scratch.fullest[sums.lane()] : 0);
   if (n < k) return false;
 #pragma unroll
-  for (int i = 0; i < kHeld; i++)
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
     if (keys[i] != kNone) entries[atomicAdd(&scratch.bins.next[bin_of(keys[i])], 1u)] = keys[i];
+  }
   __syncthreads();
   if (fullest > kMostInBin) {
     sort_padded(entries, n, k, write);
   } else {
-#pragma unroll 1
+#pragma unroll 2
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
       const std::uint64_t key = entries[i];
       const int bin = bin_of(key);

@@ -54,7 +54,7 @@ struct alignas(128) filter_scratch {
   std::uint32_t totals[2][kWarp];           // of the block's warps; zero behind them
   std::uint32_t bins[kBins];                // the best first; all zero between uses
   std::uint64_t full[kWarps][kMostStages];  // a stage's piece has come
-  std::uint64_t posted;                     // all warps have posted a count
+  std::uint64_t posted;                     // all threads have posted a value
   found_bin found;
 };
 
@@ -105,45 +105,43 @@ class block_sums {
 
   /// All threads come.
   __device__ __forceinline__ std::uint32_t of_threads(std::uint32_t value) {
-    return __reduce_add_sync(kFullWarp, gathered(__reduce_add_sync(kFullWarp, value)));
+    tell(__reduce_add_sync(kFullWarp, value));
+    __syncthreads();
+    return __reduce_add_sync(kFullWarp, told());
   }
   /// @param value of the warp, the last lane's. @param before becomes the sum of the warps before this one.
   __device__ __forceinline__ std::uint32_t of_warps(std::uint32_t value, std::uint32_t& before) {
-    if (lane_ == kWarp - 1) store_shared(totals_ + warp_ * 4, value);
+    tell(value);
     __syncthreads();
-    return summed(before);
+    return sum_of_told(before);
   }
-
-  /// The same in two steps, for work in between. What threads have written to shared memory before is not seen behind
-  /// it. Other sums must not come between the two.
-  __device__ __forceinline__ void post(std::uint32_t value) {
-    if (lane_ == kWarp - 1) {
-      store_shared(totals_ + warp_ * 4, value);
-      barrier_arrive_at(posted_);
-    }
+  /// The same in two steps, for work in between, without waiting for those that have told theirs but are behind with
+  /// that work. What threads have written to shared memory before is not seen behind it. Other sums must not come
+  /// between the two.
+  __device__ __forceinline__ void post(std::uint32_t value) const {
+    tell(value);
+    barrier_arrive_at(posted_);
   }
   __device__ __forceinline__ std::uint32_t of_posted(std::uint32_t& before) {
     barrier_wait_at(posted_, phase_);
     phase_ ^= 1;
-    return summed(before);
+    return sum_of_told(before);
   }
 
  private:
-  /// The sum of the warp that has this lane's number.
-  __device__ __forceinline__ std::uint32_t gathered(std::uint32_t value) {
+  __device__ __forceinline__ void tell(std::uint32_t value) const {
     if (lane_ == kWarp - 1) store_shared(totals_ + warp_ * 4, value);
-    __syncthreads();
-    return of_lane();
   }
-  __device__ __forceinline__ std::uint32_t summed(std::uint32_t& before) {
-    const std::uint32_t value = of_lane();
-    before = __reduce_add_sync(kFullWarp, lane_ < warp_ ? value : 0);
-    return __reduce_add_sync(kFullWarp, value);
-  }
-  __device__ __forceinline__ std::uint32_t of_lane() {
+  /// By the warp that has this lane's number.
+  __device__ __forceinline__ std::uint32_t told() {
     const std::uint32_t value = load_shared<std::uint32_t>(totals_ + lane_ * 4);
     totals_ = both_totals_ - totals_;
     return value;
+  }
+  __device__ __forceinline__ std::uint32_t sum_of_told(std::uint32_t& before) {
+    const std::uint32_t value = told();
+    before = __reduce_add_sync(kFullWarp, lane_ < warp_ ? value : 0);
+    return __reduce_add_sync(kFullWarp, value);
   }
 
   std::uint32_t lane_;

@@ -372,7 +372,10 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
       const auto count = [&](std::uint32_t number) {
         std::uint32_t reaching = 0;
 #pragma unroll
-        for (int i = 0; i < kHeld; i++) reaching += numbers[i] >= number ? 1 : 0;
+        for (int i = 0; i < kHeld; i++) {
+          if (i >= share.steps) break;
+          reaching += numbers[i] >= number ? 1 : 0;
+        }
         return sums.of_threads(reaching);
       };
       const bool is_known = above.count != 0 || at_least.count != n;
@@ -599,7 +602,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __
   clear_scratch(block.scratch);
   if (sums.lane() == 0) {
     for (int s = 0; s < kStages<Stored>; s++) barrier_init(&block.scratch.full[sums.warp()][s], 1);
-    if (sums.warp() == 0) barrier_init(&block.scratch.posted, kWarps);
+    if (sums.warp() == 0) barrier_init(&block.scratch.posted, kThreads);
     barrier_init_fence();
   }
   std::uint32_t pieces = 0;
