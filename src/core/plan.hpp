@@ -91,7 +91,7 @@ inline constexpr std::int64_t kFilterRowsMaxK = 4096;
 inline constexpr std::int64_t kFilterRowsMaxCapacity = 16'384;  // keys of a row's list in shared memory
 inline constexpr int kFilterRowsSample = 4096;                  // columns
 // So many more of a sample than k columns give on average, in roots of that number and a few beside, must reach a cut,
-// so that fewer than k columns reach it in less than one row of 100,000.
+// so that fewer than k columns reach it in less than one row of 10,000.
 inline constexpr float kFilterRowsDeviations = 3.5f;
 inline constexpr float kFilterRowsLeast = 8.0f;
 inline constexpr int kFilterRowsSlackShare = 10;  // of what must reach it; so many more may

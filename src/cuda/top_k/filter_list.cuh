@@ -118,21 +118,32 @@ __device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[kHeld
   before.y += all / kTie;
 }
 
-/// Calls keep(place, entry) for those of n entries that are within a border, in their order. @returns how many there
-/// are. All threads come, after a barrier.
-template <class Stored, class Entries, class Keep>
-__device__ __forceinline__ std::uint32_t for_each_within(const Entries& entries, std::uint32_t n, bool negated,
-                                                         const row_border& border, block_sums& sums, Keep keep) {
+/// Calls f(share, numbers, before) for rounds of n entries, `before` being as of place_round. @returns how many are
+/// within a border. All threads come.
+template <class Stored, class Entries, class F>
+__device__ __forceinline__ std::uint32_t for_each_round(const Entries& entries, std::uint32_t n, bool negated,
+                                                        const row_border& border, block_sums& sums, F f) {
   uint2 before = make_uint2(0, 0);
 #pragma unroll 1
   for (std::uint32_t start = 0; start < n; start += kRound) {
     const round_share share(start, n, sums);
     std::uint32_t numbers[kHeld];
     load_numbers<Stored>(entries, share, negated, numbers);
-    place_round<true>(numbers, share, border, before, sums,
-                      [&](std::uint32_t place, int i) { keep(place, entries(share.at(i))); });
+    f(share, numbers, before);
   }
   return before.x + min(before.y, border.ties);
+}
+
+/// Calls keep(place, entry) for those of n entries that are within a border, in their order. @returns how many there
+/// are. All threads come, after a barrier.
+template <class Stored, class Entries, class Keep>
+__device__ __forceinline__ std::uint32_t for_each_within(const Entries& entries, std::uint32_t n, bool negated,
+                                                         const row_border& border, block_sums& sums, Keep keep) {
+  const auto place = [&](const round_share& share, const std::uint32_t(&numbers)[kHeld], uint2& before) {
+    place_round<true>(numbers, share, border, before, sums,
+                      [&](std::uint32_t place, int i) { keep(place, entries(share.at(i))); });
+  };
+  return for_each_round<Stored>(entries, n, negated, border, sums, place);
 }
 
 /// The same of one round for the keys of those entries, which go to the begin of a list, be it the one that they come
@@ -155,19 +166,16 @@ __device__ __forceinline__ void gather_round(const Entries& entries, const std::
   for (int i = 0; i < kHeld; i++)
     if (places[i] != ~0u) store_shared(list.entries + places[i] * 8, keys[i]);
 }
+/// Of all rounds. All threads leave through a barrier.
 template <class Stored, class Entries>
 __device__ __forceinline__ std::uint32_t gather_keys(const Entries& entries, std::uint32_t n, bool negated,
                                                      const row_border& border, const row_list& list, block_sums& sums) {
-  uint2 before = make_uint2(0, 0);
-#pragma unroll 1
-  for (std::uint32_t start = 0; start < n; start += kRound) {
-    const round_share share(start, n, sums);
-    std::uint32_t numbers[kHeld];
-    load_numbers<Stored>(entries, share, negated, numbers);
+  const auto gather = [&](const round_share& share, const std::uint32_t(&numbers)[kHeld], uint2& before) {
     gather_round<Stored>(entries, numbers, share, negated, border, list, before, sums);
-  }
+  };
+  const std::uint32_t within = for_each_round<Stored>(entries, n, negated, border, sums, gather);
   __syncthreads();
-  return before.x + min(before.y, border.ties);
+  return within;
 }
 
 /// Sorts keys[0, n) in shared memory, which has room for a power of two, and calls write(rank, key) for the k best. All

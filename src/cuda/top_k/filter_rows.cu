@@ -10,7 +10,7 @@
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 // History, 1024 x 50,000, k 2048: chunks shared by a block's warps 0.117 ms -> entries as found, no calls 0.106 -> bins
 // without branches 0.099 -> pieces of each warp's own 0.097 -> marks exchanged so that the list is in order, the cut
-// and the border by counts in registers 0.0XX.
+// and the border by counts in registers 0.076.
 #include <algorithm>
 #include <cstdint>
 
@@ -76,7 +76,7 @@ class row_sample {
   uint4 raw_[kTaken];
 };
 
-/// How many of the sample must reach a cut for k of the row's columns to reach it, but for one row in 100,000: the
+/// How many of the sample must reach a cut for k of the row's columns to reach it, but for one row in 10,000: the
 /// count of those that k columns would give spreads by its root.
 __device__ __forceinline__ std::uint32_t sampled_rank(std::uint32_t k, std::uint32_t columns) {
   constexpr std::uint32_t kAll = core::kFilterRowsSample;
