@@ -20,12 +20,6 @@ template <class T>
 __device__ __forceinline__ T load_shared(std::uint32_t address);
 
 template <>
-__device__ __forceinline__ std::uint16_t load_shared(std::uint32_t address) {
-  std::uint16_t value;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
-  return value;
-}
-template <>
 __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
