@@ -80,7 +80,8 @@ __device__ __forceinline__ std::uint32_t pair_mask(std::uint32_t values, std::ui
 /// neighbours, and lanes may exchange marks.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t first_vector_of(std::uint32_t lane) {
-  return lane / 8 * (8 * kVectors<Stored>)+lane % 8;
+  constexpr std::uint32_t kOfEight = 8 * kVectors<Stored>;  // lanes
+  return lane / 8 * kOfEight + lane % 8;
 }
 constexpr std::uint32_t kVectorPitch = 8;
 
@@ -163,7 +164,7 @@ template <class Stored, bool Negated>
 __device__ __forceinline__ std::uint32_t marks_of_piece(std::uint32_t mine, std::uint32_t first, std::uint32_t lane,
                                                         const row_filter<Stored>& filter) {
   const bool has_ties = first < filter.ties_end;
-  if (has_ties && first + kPiece < Stored >> filter.ties_end)
+  if (has_ties && filter.ties_end < first + kPiece<Stored>)
     return marks_around_ties(mine, first + first_vector_of<Stored>(lane), filter, Negated);
   if constexpr (sizeof(Stored) == 4) {
     if (filter.is_coarse) return coarse_marks<Stored, Negated>(mine, filter.coarse());

@@ -173,12 +173,14 @@ __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sa
     const std::uint32_t slack = rank_slack(wanted);
     const std::uint32_t guess = from_before.cut != 0 ? from_before.cut : guess_cut(sample, row, flip, wanted, sums);
     const float columns_each = static_cast<float>(row.columns) * (1.0f / core::kFilterRowsSample);
+    constexpr std::uint32_t kShift = kCoarseShift<Stored>;
+    constexpr std::uint32_t kBest = kInfinityNumber<Stored>;
     number_search search{.low = {0, core::kFilterRowsSample},
-                         .high = {(kInfinityNumber<Stored> >> kCoarseShift<Stored>)+1 << kCoarseShift<Stored>, 0},
+                         .high = {((kBest >> kShift) + 1) << kShift, 0},
                          .spread = from_before.spread * columns_each,
                          .low_is_near = false,
                          .high_is_near = false};
-    const reached_number found = search.run(guess, wanted, slack, kCoarseShift<Stored>, [&](std::uint32_t number) {
+    const reached_number found = search.run(guess, wanted, slack, kShift, [&](std::uint32_t number) {
       const float least = core::from_ascending_key(number << kSharedBits<Stored>);
       std::uint32_t count = 0;
       sample.for_each(row, flip, [&](float value, std::uint32_t) { count += value >= least ? 1 : 0; });
