@@ -14,6 +14,8 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kPrepareThreads = 512;
+constexpr int kPrepared = kPrepareThreads / kWarp;  // queries of a block
 constexpr int kPlanThreads = 128;
 constexpr std::uint32_t kSampledShare = 4;  // of long lists
 
@@ -53,9 +55,15 @@ __device__ double error_of(const filter_batch& batch, const query_sums& sums, st
   return kPad * (halved + products + terms + decoding + gamma * score + adding);
 }
 
-/// A warp a query.
-__global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant__ filter_batch batch) {
-  join_chain();
+/// What a warp finds out of a query.
+struct query_facts {
+  query_sums sums;
+  float inverse_norm;
+  bool is_finite;
+};
+
+/// Writes the query's column; a warp.
+__device__ query_facts prepare_column(const filter_batch& batch, std::int64_t query) {
   const core::ivf_pq_shape& shape = batch.shape;
   const page_layout layout(shape);
   const auto halves = static_cast<std::int32_t>(layout.padded_halves());
@@ -63,8 +71,6 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
   const auto dim = static_cast<std::int32_t>(shape.dim);
   const auto piece_dim = static_cast<std::int32_t>(shape.piece_dim);
   const int lane = threadIdx.x % kWarp;
-  const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (query >= batch.count) return;
   const float* x = batch.queries + query * batch.query_stride;
   const float scale = batch.header->query_scale;
   const double inverse_scale = 1.0 / scale;  // exact: a power of two
@@ -101,8 +107,25 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
     __syncwarp();
     inverse_norm = core::inverse_norm(finish_sums<kWarp, 1>(partial, lane));
   }
-  if (lane != 0) return;
-  const double error = error_of(batch, sums, halves);
+  return {sums, inverse_norm, is_finite};
+}
+
+/// A warp a query; then a thread a query, for what its margin takes in double precision.
+__global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
+  __shared__ query_facts found[kPrepared];
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kPrepared;
+  const int warp = threadIdx.x / kWarp;
+  if (first + warp < batch.count) {
+    const query_facts facts = prepare_column(batch, first + warp);
+    if (threadIdx.x % kWarp == 0) found[warp] = facts;
+  }
+  __syncthreads();
+  const std::int64_t query = first + threadIdx.x;
+  if (threadIdx.x >= kPrepared || query >= batch.count) return;
+  const auto& [sums, inverse_norm, is_finite] = found[threadIdx.x];
+  const core::ivf_pq_shape& shape = batch.shape;
+  const double error = error_of(batch, sums, static_cast<std::int32_t>(page_layout(shape).padded_halves()));
   const bool is_known = is_finite && error < 0x1p60 && inverse_norm > 0.0f;
   const double own = shape.metric == metric::l2 && shape.encodes == encoded::row ? 0.5 * sums.squares : 0.0;
   // Codes are half a step more than the whole numbers that are multiplied.
@@ -401,8 +424,11 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
 }  // namespace
 
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch) {
-  launch(prepare_kernel, chained(std::int64_t{kWarp} * batch.count), stream, batch,
-         "launching the preparation of queries");
+  launch(prepare_kernel,
+         {.grid = dim3((static_cast<unsigned>(batch.count) + kPrepared - 1) / kPrepared),
+          .threads = kPrepareThreads,
+          .overlaps = true},
+         stream, batch, "launching the preparation of queries");
 }
 
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {

@@ -90,6 +90,14 @@ class scan_block {
         item_count_(min(*pass_.item_count, pass_.item_room)) {}
 
   __device__ void run() {
+    std::uint32_t number = 0;  // of the item after those that are here; the block's last thread
+    if (threadIdx.x == kThreads - 1) {
+      shared_.hit_count = 0;
+      for (int i = 0; i < kItemsAhead; i++) shared_.items[i] = item_of(atomicAdd(pass_.next_item, 1u));
+      number = atomicAdd(pass_.next_item, 1u);
+    }
+    __syncthreads();
+    if (shared_.items[0].pairs == 0) return;  // most blocks of a second scan: they need no table
     if constexpr (layout::kLooksUp) {
       const auto* from = reinterpret_cast<const uint4*>(batch_.table);
       auto* to = reinterpret_cast<uint4*>(shared_.table);
@@ -99,13 +107,6 @@ class scan_block {
       for (int i = threadIdx.x; i < shared_memory::kItemQueries * kGroupsOfList; i += kThreads)
         shared_.least[i] = __uint_as_float(0x7F800000u);
     }
-    std::uint32_t number = 0;  // of the item after those that are here; the block's last thread
-    if (threadIdx.x == kThreads - 1) {
-      shared_.hit_count = 0;
-      for (int i = 0; i < kItemsAhead; i++) shared_.items[i] = item_of(atomicAdd(pass_.next_item, 1u));
-      number = atomicAdd(pass_.next_item, 1u);
-    }
-    __syncthreads();
     pair_ = pair_of(shared_.items[0]);
     stage(0, shared_.items[0]);
     pair_ = pair_of(shared_.items[1]);
