@@ -19,9 +19,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
-constexpr int kTopExponent = 7;               // of the largest element, as a half
-constexpr std::int64_t kGroupsPerRow = 6;     // of a sample, for each row that is asked for
-constexpr std::uint32_t kSampledShare = 2;    // one in so many rows
+constexpr int kTopExponent = 7;              // of the largest element, as a half
+constexpr std::int64_t kGroupsPerRow = 6;    // of a sample, for each row that is asked for
+constexpr std::uint32_t kSampledShare = 3;   // one in so many rows
+constexpr std::uint32_t kSampledOfMany = 2;  // the same where many are asked for, whose hits cost more than the sample
+constexpr std::int64_t kManyRows = 64;
 constexpr std::int64_t kMostChunkPages = 32;  // of an item
 constexpr std::int64_t kLeastChunkPages = 16;
 constexpr std::int64_t kChunksPerRow = 4;  // so that an item's hits fit the block's list
@@ -137,7 +139,8 @@ coarse_cut cut_of(std::int64_t rows, std::int64_t k) {
   cut.pages = static_cast<std::uint32_t>(pages_of(rows));
   cut.samples = static_cast<std::uint32_t>(
       std::clamp<std::int64_t>((kGroupsPerRow * k + kGroupsOfList - 1) / kGroupsOfList, 1, cut.pages));
-  cut.sample_pages = std::max(1u, cut.pages / (kSampledShare * cut.samples));
+  const std::uint32_t share = k > kManyRows ? kSampledOfMany : kSampledShare;
+  cut.sample_pages = std::max(1u, cut.pages / (share * cut.samples));
   cut.chunk_pages =
       static_cast<std::uint32_t>(std::clamp(rows / (kChunksPerRow * k), kLeastChunkPages, kMostChunkPages));
   cut.chunks = (cut.pages + cut.chunk_pages - 1) / cut.chunk_pages;
