@@ -34,6 +34,8 @@ constexpr std::int64_t kManyProbes = 16;
 constexpr std::int64_t kHitsForSample = 1024;  // of a query, which a sample is to leave room for
 constexpr std::int64_t kMostSampled = 256;     // whose minima shared memory holds
 constexpr std::uint32_t kSampledPages = 16;    // of a list
+constexpr std::uint32_t kSampledForFew = 8;    // the same for so few rows by code that looser thresholds cost less
+constexpr std::int64_t kFewByCode = 16;
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
 constexpr std::int64_t kCounts = 5;
 constexpr std::int64_t kScoredQueries = 256;
@@ -347,7 +349,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   filter.probes = memory.probes;
   filter.probe_scores = memory.probe_scores;
   const bool few = batch.queries * batch.nprobe <= kFewPairs;
-  filter.sample.sampled_pages = kSampledPages;
+  filter.sample.sampled_pages = batch.by_code <= kFewByCode ? kSampledForFew : kSampledPages;
   filter.sample.chunk_pages = ~0u;  // one chunk
   filter.sample.most_chunks = 1;
   filter.all.chunk_pages = few ? kChunkPagesOfFew : kChunkPages;
