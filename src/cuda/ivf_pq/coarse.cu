@@ -250,6 +250,23 @@ void launch_coarse_pages(cudaStream_t stream, const core::flat_corpus& rows, std
   check(cudaGetLastError(), "launching the pages of centroids");
 }
 
+std::int64_t coarse_halves(std::int64_t dim) { return halves_of(dim); }
+
+void set_coarse(filter_batch& filter, const std::byte* pages, const core::flat_corpus& rows,
+                const core::flat_request& request) {
+  const auto* header = reinterpret_cast<const coarse_header*>(pages);
+  filter.shape = shape_of_rows(rows.dim, rows.metric);
+  filter.lists.table = reinterpret_cast<const std::uint32_t*>(pages + kHeaderBytes);
+  filter.lists.pages = const_cast<std::byte*>(pages) + kHeaderBytes + table_bytes_of(rows.count);  // only read
+  filter.lists.largest = const_cast<float*>(&header->largest);
+  filter.page_bytes = page_bytes_of(rows.dim);
+  filter.header = &header->scales;
+  filter.queries = request.queries;
+  filter.query_stride = request.query_stride;
+  filter.count = static_cast<std::int32_t>(request.query_count);
+  filter.wanted = static_cast<std::uint32_t>(std::min(request.k, rows.count));
+}
+
 std::int64_t coarse_search_bytes(std::int64_t dim, std::int64_t rows, std::int64_t queries, std::int64_t k,
                                  int multiprocessors) {
   carver carve(nullptr);
@@ -262,19 +279,9 @@ void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::by
   carver carve(memory_begin);
   coarse_memory memory = memory_of(carve, rows.dim, rows.count, request.query_count, request.k, multiprocessors);
   const coarse_cut cut = cut_of(rows.count, request.k);
-  const auto* header = reinterpret_cast<const coarse_header*>(pages);
   filter_batch& filter = memory.filter;
-  filter.shape = shape_of_rows(rows.dim, rows.metric);
-  filter.lists.table = reinterpret_cast<const std::uint32_t*>(pages + kHeaderBytes);
-  filter.lists.pages = const_cast<std::byte*>(pages) + kHeaderBytes + table_bytes_of(rows.count);  // only read
-  filter.lists.largest = const_cast<float*>(&header->largest);
-  filter.page_bytes = page_bytes_of(rows.dim);
-  filter.header = &header->scales;
-  filter.queries = request.queries;
-  filter.query_stride = request.query_stride;
-  filter.count = static_cast<std::int32_t>(request.query_count);
+  set_coarse(filter, pages, rows, request);
   filter.pairs_by_query = true;
-  filter.wanted = static_cast<std::uint32_t>(std::min(request.k, rows.count));
   launch_prepare_queries(stream, filter);
   const std::int64_t threads = request.query_count * cut.samples;
   launch(

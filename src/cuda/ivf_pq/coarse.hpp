@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/ivf_pq.hpp"
+#include "cuda/ivf_pq/filter.hpp"
 
 namespace shortlist::cuda {
 
@@ -18,6 +19,12 @@ bool has_coarse(std::int64_t dim, std::int64_t k);
 std::int64_t coarse_pages_bytes(std::int64_t dim, std::int64_t rows);
 /// Writes them. Asynchronous.
 void launch_coarse_pages(cudaStream_t stream, const core::flat_corpus& rows, std::byte* pages);
+
+/// Halves of a row of the pages, or of a query's column.
+std::int64_t coarse_halves(std::int64_t dim);
+/// What a filter is given: these rows, of which the pages were made, and the request's queries.
+void set_coarse(filter_batch& filter, const std::byte* pages, const core::flat_corpus& rows,
+                const core::flat_request& request);
 
 std::int64_t coarse_search_bytes(std::int64_t dim, std::int64_t rows, std::int64_t queries, std::int64_t k,
                                  int multiprocessors);

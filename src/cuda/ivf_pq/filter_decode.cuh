@@ -160,4 +160,25 @@ __device__ __forceinline__ void multiply_halves(const std::uint32_t (&rows)[4], 
       : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(column0), "r"(column1));
 }
 
+/// sums = terms + a page x 8 columns. `columns` are the lane's 16 bytes of [Steps / 2][32 lanes].
+template <int Steps>
+__device__ __forceinline__ void multiply_page(const page_rows<Steps>& rows, const float (&terms)[kPageTiles][2],
+                                              const uint4* columns, float (&sums)[kPageTiles][4]) {
+#pragma unroll
+  for (int tile = 0; tile < kPageTiles; tile++) {
+    sums[tile][0] = sums[tile][1] = terms[tile][0];
+    sums[tile][2] = sums[tile][3] = terms[tile][1];
+  }
+#pragma unroll
+  for (int chunk = 0; chunk < Steps / 2; chunk++) {
+    const uint4 column = columns[chunk * kWarpLanes];
+#pragma unroll
+    for (int tile = 0; tile < kPageTiles; tile++)
+      multiply_halves(rows[tile][2 * chunk], column.x, column.y, sums[tile]);
+#pragma unroll
+    for (int tile = 0; tile < kPageTiles; tile++)
+      multiply_halves(rows[tile][2 * chunk + 1], column.z, column.w, sums[tile]);
+  }
+}
+
 }  // namespace shortlist::cuda

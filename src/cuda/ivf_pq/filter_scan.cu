@@ -258,22 +258,7 @@ class scan_block {
 
   __device__ __forceinline__ void multiply(int half, int q, const page_rows<Steps>& rows,
                                            const float (&terms)[kPageTiles][2], float (&sums)[kPageTiles][4]) const {
-#pragma unroll
-    for (int tile = 0; tile < kPageTiles; tile++) {
-      sums[tile][0] = sums[tile][1] = terms[tile][0];
-      sums[tile][2] = sums[tile][3] = terms[tile][1];
-    }
-    const uint4* columns = shared_.columns[half] + q / kColumns * kChunksOfLane * kWarp + lane_;
-#pragma unroll
-    for (int chunk = 0; chunk < kChunksOfLane; chunk++) {
-      const uint4 column = columns[chunk * kWarp];
-#pragma unroll
-      for (int tile = 0; tile < kPageTiles; tile++)
-        multiply_halves(rows[tile][2 * chunk], column.x, column.y, sums[tile]);
-#pragma unroll
-      for (int tile = 0; tile < kPageTiles; tile++)
-        multiply_halves(rows[tile][2 * chunk + 1], column.z, column.w, sums[tile]);
-    }
+    multiply_page<Steps>(rows, terms, shared_.columns[half] + q / kColumns * kChunksOfLane * kWarp + lane_, sums);
   }
 
   /// What comes of 32 rows and 8 queries: the lane has columns q + 2 t and q + 2 t + 1.

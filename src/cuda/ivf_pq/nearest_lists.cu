@@ -1,9 +1,13 @@
 // The nearest lists of a few queries.
 //
-// Two launches. The first scores all centroids to the bit: a warp holds eight of them in registers, and meets all of
-// the block's queries. The second, a block a query: each thread's best key, of those the nprobe-th, which so many keys
-// reach and not many more; what reaches it is ranked.
-// Limit, for one query: latency; for many: scoring, some 16 instructions of a warp for each centroid and query.
+// Two launches for very few. The first scores all centroids to the bit: a warp holds eight of them in registers, and
+// meets all of the block's queries. The second, a block a query: each thread's best key, of those the nprobe-th, which
+// so many keys reach and not many more; what reaches it is ranked.
+// More queries are estimated instead, by products of halves on the matrix units. The choice is the same, but a margin
+// wider, and only what it chose is scored. A query that nothing is known of, or of which too much reaches the cut, has
+// all centroids scored by its block.
+// Limit, for one query: latency; of scoring, some 16 instructions of a warp for each centroid and query; of estimates,
+// reading them.
 #include <algorithm>
 
 #include "cuda/device/block_select.cuh"
@@ -11,9 +15,12 @@
 #include "cuda/device/cluster.cuh"
 #include "cuda/flat/results.cuh"
 #include "cuda/ivf_pq/answer.cuh"
+#include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/decode.cuh"
+#include "cuda/ivf_pq/filter_decode.cuh"
 #include "cuda/ivf_pq/inline_query.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
+#include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -28,6 +35,12 @@ constexpr int kQuads = kQuadsPerLane<kLanesOfScore>;
 constexpr int kPickThreads = 512;
 constexpr std::int64_t kMostPicked = kPickThreads / 2;  // lists of a query
 constexpr std::int64_t kPickRoom = 4096;                // keys
+constexpr int kEstimateThreads = 128;
+constexpr int kEstimateWarps = kEstimateThreads / kWarp;  // a page of centroids each
+constexpr int kEstimatedQueries = 32;                     // of a block
+constexpr int kColumns = 8;                               // queries of a product
+constexpr int kHeldEstimates = 16;                        // of a thread, in registers
+constexpr std::int64_t kFewestEstimated = 2;              // queries
 
 struct nearest_args {
   query_source queries;
@@ -38,7 +51,7 @@ struct nearest_args {
   const float* inverse_norms;
   std::int32_t row_count;
   std::int32_t wanted;
-  std::uint64_t* keys;  // [queries, rows]
+  std::uint64_t* keys;  // [queries, rows]; of estimates, floats in the first half of a query's part
   result_lists results;
 };
 
@@ -98,26 +111,13 @@ struct pick_shared {
   std::uint64_t chosen[kPickRoom];
 };
 
-__global__ void __launch_bounds__(kPickThreads) pick_kernel(const __grid_constant__ nearest_args args) {
-  join_chain();
-  auto& shared = *reinterpret_cast<pick_shared*>(dynamic_shared());
-  const std::uint64_t* keys = args.keys + static_cast<std::int64_t>(blockIdx.x) * args.row_count;
+/// Writes the answer of the block's query, from shared.chosen[0, shared.count): all that may be among the best.
+__device__ void answer_from_chosen(const nearest_args& args, pick_shared& shared) {
   const auto wanted = static_cast<std::uint32_t>(args.wanted);
-  std::uint64_t best = core::kNoRow;
-#pragma unroll 16
-  for (std::int32_t i = threadIdx.x; i < args.row_count; i += kPickThreads) best = max(best, keys[i]);
-  shared.best[threadIdx.x] = best;
-  if (threadIdx.x == 0) shared.count = 0;
-  __syncthreads();
-  std::uint64_t cut = block_cut<kPickThreads>(shared.best, kPickThreads, wanted, wanted / 8, shared.select);
-#pragma unroll 16
-  for (std::int32_t i = threadIdx.x; i < args.row_count; i += kPickThreads)
-    if (keys[i] >= cut) shared.chosen[atomicAdd(&shared.count, 1u)] = keys[i];
-  __syncthreads();
   std::uint32_t n = shared.count;
   const std::uint64_t* chosen = shared.chosen;
   if (n > kPickThreads) {
-    cut = block_cut<kPickThreads>(chosen, n, wanted, 0, shared.select);
+    const std::uint64_t cut = block_cut<kPickThreads>(chosen, n, wanted, 0, shared.select);
     __syncthreads();
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
@@ -132,6 +132,244 @@ __global__ void __launch_bounds__(kPickThreads) pick_kernel(const __grid_constan
   });
 }
 
+/// Answers the block's query from the keys of all centroids.
+__device__ void answer_from_keys(const nearest_args& args, const std::uint64_t* keys, pick_shared& shared) {
+  const auto wanted = static_cast<std::uint32_t>(args.wanted);
+  std::uint64_t best = core::kNoRow;
+#pragma unroll 16
+  for (std::int32_t i = threadIdx.x; i < args.row_count; i += kPickThreads) best = max(best, keys[i]);
+  shared.best[threadIdx.x] = best;
+  if (threadIdx.x == 0) shared.count = 0;
+  __syncthreads();
+  const std::uint64_t cut = block_cut<kPickThreads>(shared.best, kPickThreads, wanted, wanted / 8, shared.select);
+#pragma unroll 16
+  for (std::int32_t i = threadIdx.x; i < args.row_count; i += kPickThreads)
+    if (keys[i] >= cut) shared.chosen[atomicAdd(&shared.count, 1u)] = keys[i];
+  __syncthreads();
+  answer_from_chosen(args, shared);
+}
+
+__global__ void __launch_bounds__(kPickThreads) pick_kernel(const __grid_constant__ nearest_args args) {
+  join_chain();
+  auto& shared = *reinterpret_cast<pick_shared*>(dynamic_shared());
+  answer_from_keys(args, args.keys + static_cast<std::int64_t>(blockIdx.x) * args.row_count, shared);
+}
+
+// ---- estimates
+
+struct estimate_args {
+  nearest_args nearest;
+  filter_batch batch;
+};
+
+/// Products of queries and centroids, with the centroids' terms: what is smaller is nearer. x pages, y queries.
+template <int Steps>
+__global__ void __launch_bounds__(kEstimateThreads) estimate_kernel(const __grid_constant__ estimate_args args) {
+  constexpr int kChunks = 2 * Steps;                      // of 16 bytes, of a column
+  __shared__ uint4 columns[kEstimatedQueries * kChunks];  // by eight queries: [Steps / 2][32 lanes]
+  join_chain();
+  const int lane = threadIdx.x % kWarp;
+  const std::int32_t first_query = static_cast<std::int32_t>(blockIdx.y) * kEstimatedQueries;
+  const std::int32_t queries = min(kEstimatedQueries, args.batch.count - first_query);
+  const auto* from = reinterpret_cast<const uint4*>(args.batch.columns) + std::int64_t{first_query} * kChunks;
+#pragma unroll
+  for (int i = 0; i < kEstimatedQueries * kChunks / kEstimateThreads; i++) {
+    const int at = i * kEstimateThreads + static_cast<int>(threadIdx.x);
+    const int q = at / kChunks;
+    const int chunk = at % kChunks;
+    columns[q / kColumns * (Steps / 2 * kWarp) + chunk % (Steps / 2) * kWarp + q % kColumns * 4 + chunk / (Steps / 2)] =
+        q < queries ? from[at] : make_uint4(0, 0, 0, 0);
+  }
+  __syncthreads();
+  const std::int64_t page = blockIdx.x * kEstimateWarps + threadIdx.x / kWarp;
+  const std::int64_t rows_of_all = args.nearest.row_count;
+  if (page * core::kPageRows >= rows_of_all) return;
+  page_rows<Steps> rows;
+  float terms[kPageTiles][2];
+  load_halves<Steps>(args.batch.lists.pages + page * args.batch.page_bytes, lane, rows, terms);
+  const std::int64_t row = page * core::kPageRows + lane / 4;
+#pragma unroll 1
+  for (int q = 0; q < queries; q += kColumns) {
+    float sums[kPageTiles][4];
+    multiply_page<Steps>(rows, terms, columns + q / kColumns * (Steps / 2 * kWarp) + lane, sums);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int query = q + lane % 4 * 2 + i;
+      if (query >= queries) break;
+      auto* to = reinterpret_cast<float*>(args.nearest.keys + (first_query + query) * rows_of_all) + row;
+#pragma unroll
+      for (int tile = 0; tile < kPageTiles; tile++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          const int below = tile * static_cast<int>(kTileRows) + half * 8;
+          if (row + below < rows_of_all) to[below] = sums[tile][half * 2 + i];
+        }
+    }
+  }
+}
+
+/// A block's query, estimated.
+template <bool L2>
+class estimated_choice {
+ public:
+  __device__ estimated_choice(const estimate_args& args, pick_shared& shared, const float* staged)
+      : args_(args),
+        nearest_(args.nearest),
+        shared_(shared),
+        staged_(staged),
+        lane_(static_cast<int>(threadIdx.x % kWarp)),
+        keys_(nearest_.keys + static_cast<std::int64_t>(blockIdx.x) * nearest_.row_count) {}
+
+  /// The query is staged.
+  __device__ void run() {
+    if (nearest_.results.by == metric::cosine) inverse_norm_ = inverse_norm_of_query(staged_, nearest_.dim, lane_);
+    if (choose()) {
+      const std::uint32_t n = shared_.count;
+      score(
+          n, [&](std::uint32_t i) { return core::position_of(shared_.chosen[i]); },
+          [&](std::uint32_t i, std::uint64_t key) { shared_.chosen[i] = key; });
+      return answer_from_chosen(nearest_, shared_);
+    }
+    score(
+        static_cast<std::uint32_t>(nearest_.row_count), [](std::uint32_t i) { return i; },
+        [&](std::uint32_t i, std::uint64_t key) { keys_[i] = key; });
+    answer_from_keys(nearest_, keys_, shared_);
+  }
+
+ private:
+  /// Puts what may be among the best into shared.chosen, as keys of no score. @returns false if that is not known.
+  __device__ bool choose() {
+    const auto* estimates = reinterpret_cast<const float*>(keys_);
+    const std::int32_t rows = nearest_.row_count;
+    const float infinity = __uint_as_float(0x7F800000u);
+    float held[kHeldEstimates];
+#pragma unroll
+    for (int i = 0; i < kHeldEstimates; i++) {
+      const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
+      held[i] = at < rows ? estimates[at] : infinity;
+    }
+    float least = infinity;
+#pragma unroll
+    for (int i = 0; i < kHeldEstimates; i++) least = fminf(least, held[i]);
+    const auto beyond = [&](auto visit) {
+#pragma unroll 8
+      for (std::int32_t at = kHeldEstimates * kPickThreads + static_cast<std::int32_t>(threadIdx.x); at < rows;
+           at += kPickThreads)
+        visit(at, estimates[at]);
+    };
+    beyond([&](std::int32_t, float estimate) { least = fminf(least, estimate); });
+    shared_.best[threadIdx.x] = least < infinity ? core::row_key(distance_key(least), threadIdx.x) : core::kNoRow;
+    if (threadIdx.x == 0) shared_.count = 0;
+    const float margin = args_.batch.margins[blockIdx.x];
+    __syncthreads();
+    const auto wanted = static_cast<std::uint32_t>(nearest_.wanted);
+    const std::uint64_t cut = block_cut<kPickThreads>(shared_.best, kPickThreads, wanted, wanted / 8, shared_.select);
+    if (!(margin < infinity) || cut <= 1) {
+      __syncthreads();
+      return false;
+    }
+    const float limit = __fadd_ru(distance_of_key(core::key_of(cut)), margin * args_.batch.header->inverse_unit);
+    const auto enter = [&](std::int32_t at, float estimate) {
+      if (!(estimate <= limit)) return;
+      const std::uint32_t place = atomicAdd(&shared_.count, 1u);
+      if (place < kPickRoom) shared_.chosen[place] = core::row_key(0, static_cast<std::uint32_t>(at));
+    };
+#pragma unroll
+    for (int i = 0; i < kHeldEstimates; i++) {
+      const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
+      if (at < rows) enter(at, held[i]);
+    }
+    beyond(enter);
+    __syncthreads();
+    return shared_.count <= kPickRoom;
+  }
+
+  /// Calls write(i, key of row_of(i)) for each i below n; a barrier after.
+  template <class RowOf, class Write>
+  __device__ __forceinline__ void score(std::uint32_t n, RowOf row_of, Write write) {
+    constexpr std::uint32_t kStep = kPickThreads / kWarp * kWarpRows;
+    const metric by = nearest_.results.by;
+    const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane_);
+    for (std::uint32_t first = threadIdx.x / kWarp * kWarpRows; first < n; first += kStep) {
+      const std::uint32_t at = first + lane_ / kLanesOfScore * kScoredOfLanes;
+      std::uint32_t rows[kScoredOfLanes];
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) rows[r] = row_of(min(at + r, n - 1));
+      __syncwarp();
+      const float sum = sum_by_eights<L2>(nearest_.dim, staged_, lane_, [&](int r, std::int32_t element) {
+        return *reinterpret_cast<const float4*>(nearest_.rows + rows[r] * nearest_.row_stride + element);
+      });
+      if (!leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) || at + mine >= n) continue;
+      const std::uint32_t row = mine == 0 ? rows[0] : rows[1];
+      const float row_inverse_norm = by == metric::cosine ? nearest_.inverse_norms[row] : 0.0f;
+      write(at + mine, core::row_key(core::score_key(score_of(sum, by, inverse_norm_, row_inverse_norm), by), row));
+    }
+    __syncthreads();
+  }
+
+  const estimate_args& args_;
+  const nearest_args& nearest_;
+  pick_shared& shared_;
+  const float* staged_;
+  int lane_;
+  std::uint64_t* keys_;
+  float inverse_norm_ = 0.0f;
+};
+
+template <bool L2>
+__global__ void __launch_bounds__(kPickThreads) choose_kernel(const __grid_constant__ estimate_args args) {
+  __shared__ __align__(16) float staged[core::kPartialSums];
+  join_chain();
+  stage_query(args.nearest.queries.of(blockIdx.x), args.nearest.dim, staged);
+  __syncthreads();
+  estimated_choice<L2>(args, *reinterpret_cast<pick_shared*>(dynamic_shared()), staged).run();
+}
+
+using estimate_pointer = void (*)(estimate_args);
+
+estimate_pointer estimate_kernel_of(std::int64_t halves) {
+  switch (halves / 16) {
+    case 2: return estimate_kernel<2>;
+    case 4: return estimate_kernel<4>;
+    case 6: return estimate_kernel<6>;
+    default: return estimate_kernel<8>;
+  }
+}
+
+struct nearest_memory {
+  std::uint64_t* keys;
+  filter_batch batch;
+};
+
+nearest_memory memory_of(carver& carve, std::int64_t dim, std::int64_t keys, std::int64_t queries) {
+  nearest_memory memory{};
+  memory.keys = carve.take<std::uint64_t>(keys);
+  memory.batch.columns = carve.take<__half>(queries * coarse_halves(dim));
+  memory.batch.margins = carve.take<float>(queries);
+  memory.batch.shares = carve.take<float>(queries);
+  memory.batch.inverse_norms = carve.take<float>(queries);
+  memory.batch.hit_counts = carve.take<std::uint32_t>(queries);
+  return memory;
+}
+
+void launch_estimated(cudaStream_t stream, const estimate_args& args) {
+  launch_prepare_queries(stream, args.batch);
+  const std::int64_t pages = (args.nearest.row_count + core::kPageRows - 1) / core::kPageRows;
+  const launch_shape estimates{
+      .grid = dim3(static_cast<unsigned>((pages + kEstimateWarps - 1) / kEstimateWarps),
+                   static_cast<unsigned>((args.batch.count + kEstimatedQueries - 1) / kEstimatedQueries)),
+      .threads = kEstimateThreads,
+      .overlaps = true};
+  launch(estimate_kernel_of(coarse_halves(args.nearest.dim)), estimates, stream, args,
+         "launching the estimates of centroids");
+  launch(args.nearest.results.by == metric::l2 ? choose_kernel<true> : choose_kernel<false>,
+         {.grid = dim3(static_cast<unsigned>(args.batch.count)),
+          .threads = kPickThreads,
+          .shared_bytes = static_cast<std::int64_t>(sizeof(pick_shared)),
+          .overlaps = true},
+         stream, args, "launching the choice of lists");
+}
+
 }  // namespace
 
 bool has_nearest_lists(std::int64_t dim, std::int64_t lists, std::int64_t nprobe) {
@@ -139,12 +377,17 @@ bool has_nearest_lists(std::int64_t dim, std::int64_t lists, std::int64_t nprobe
   return dim <= kInlineQueryDim && nprobe <= kMostPicked && (nprobe + nprobe / 8) * keys_of_thread <= kPickRoom;
 }
 
-std::int64_t nearest_lists_bytes(std::int64_t lists, std::int64_t queries) {
-  return lists * queries * static_cast<std::int64_t>(sizeof(std::uint64_t));
+std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64_t queries) {
+  carver carve(nullptr);
+  memory_of(carve, dim, keys, queries);
+  return carve.taken();
 }
 
-void launch_nearest_lists(cudaStream_t stream, void* memory, const core::flat_corpus& centroids,
-                          const core::flat_request& request, const float* inline_query) {
+void launch_nearest_lists(cudaStream_t stream, void* memory_begin, const core::flat_corpus& centroids,
+                          const std::byte* pages, const core::flat_request& request, const float* inline_query) {
+  carver carve(memory_begin);
+  const nearest_memory memory =
+      memory_of(carve, centroids.dim, request.query_count * centroids.count, request.query_count);
   nearest_args args{};
   args.queries = query_source(request.queries, request.query_stride, inline_query, centroids.dim);
   args.query_count = static_cast<std::int32_t>(request.query_count);
@@ -154,8 +397,13 @@ void launch_nearest_lists(cudaStream_t stream, void* memory, const core::flat_co
   args.inverse_norms = centroids.inverse_norms;
   args.row_count = static_cast<std::int32_t>(centroids.count);
   args.wanted = static_cast<std::int32_t>(std::min(request.k, centroids.count));
-  args.keys = static_cast<std::uint64_t*>(memory);
+  args.keys = memory.keys;
   args.results = {centroids.ids, request.scores, request.ids, request.k, centroids.metric};
+  if (request.query_count >= kFewestEstimated) {
+    estimate_args estimated{args, memory.batch};
+    set_coarse(estimated.batch, pages, centroids, request);
+    return launch_estimated(stream, estimated);
+  }
   const launch_shape scores{.grid = dim3(static_cast<unsigned>((args.row_count + kBlockRows - 1) / kBlockRows),
                                          static_cast<unsigned>((args.query_count + kBlockQueries - 1) / kBlockQueries)),
                             .threads = kThreads,

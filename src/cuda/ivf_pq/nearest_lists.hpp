@@ -1,4 +1,5 @@
-// The nearest lists of a few queries: scores of all centroids, to the bit, and the best of them. See nearest_lists.cu.
+// The nearest lists of a few queries: scores or estimates of all centroids, and the best of them, to the bit. See
+// nearest_lists.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,10 +12,12 @@ namespace shortlist::cuda {
 
 /// Whether that serves queries of `dim` elements which look at `nprobe` of `lists`.
 bool has_nearest_lists(std::int64_t dim, std::int64_t lists, std::int64_t nprobe);
-std::int64_t nearest_lists_bytes(std::int64_t lists, std::int64_t queries);
+/// `keys` are queries by lists, at most.
+std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64_t queries);
 
-/// Flat search of centroids. `inline_query`, if it is not null, is the one query, in host memory, and read at once.
-void launch_nearest_lists(cudaStream_t stream, void* memory, const core::flat_corpus& centroids,
+/// Flat search of centroids; `pages` are theirs, as coarse.hpp has them. `inline_query`, if it is not null, is the one
+/// query, in host memory, and read at once.
+void launch_nearest_lists(cudaStream_t stream, void* memory, const core::flat_corpus& centroids, const std::byte* pages,
                           const core::flat_request& request, const float* inline_query);
 
 }  // namespace shortlist::cuda

@@ -38,8 +38,8 @@ constexpr std::uint32_t kSampledForFew = 8;    // the same for so few rows by co
 constexpr std::int64_t kFewByCode = 16;
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
 constexpr std::int64_t kCounts = 5;
-constexpr std::int64_t kScoredQueries = 256;
-constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 22;  // by queries
+constexpr std::int64_t kScoredQueries = 2048;
+constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 24;  // by queries
 constexpr std::int64_t kFewRows = 400'000;                        // by queries: more are filtered
 constexpr std::int64_t kMappedResultBytes = 64 * 1024;  // larger results are copied down instead of written through
 constexpr std::int64_t kFlagBytes = 64;
@@ -149,8 +149,8 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
     const std::int64_t few = std::min(batch.queries, kFewQueries);
     const std::int64_t parts = few + few_search_parts(1, multiprocessors);  // of all queries, at most
     memory.few_keys = carve.take<std::uint64_t>(parts * std::min<std::int64_t>(batch.by_code, kFewMaxRows));
-    memory.nearest =
-        carve.take<std::byte>(nearest_lists_bytes(1, std::min(batch.queries * shape.nlist, kScoredCentroids)));
+    memory.nearest = carve.take<std::byte>(nearest_lists_bytes(
+        shape.dim, std::min(batch.queries * shape.nlist, kScoredCentroids), std::min(batch.queries, kScoredQueries)));
   }
   if (has_coarse(shape.dim, batch.nprobe)) {
     memory.coarse = carve.take<std::byte>(
@@ -269,11 +269,11 @@ answer_plan answer_of(const core::ivf_pq_model& model, const core::ivf_pq_lists&
 void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scratch, const search_memory& memory,
                 const core::ivf_pq_model& model, const core::flat_request& request, const float* inline_query,
                 int multiprocessors) {
+  const std::byte* pages = model.prepared + prepared_table_end(model.shape);  // if rows are short enough for either
   if (scores_centroids(model.shape, request.query_count, request.k)) {
-    launch_nearest_lists(stream, memory.nearest, model.probes, request, inline_query);
+    launch_nearest_lists(stream, memory.nearest, model.probes, pages, request, inline_query);
   } else if (core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(model.shape.dim, request.k)) {
-    launch_coarse_search(stream, memory.coarse, model.prepared + prepared_table_end(model.shape), model.probes, request,
-                         multiprocessors);
+    launch_coarse_search(stream, memory.coarse, pages, model.probes, request, multiprocessors);
   } else {
     backend.flat_search(stream, *scratch.coarse, model.probes, request);
   }
