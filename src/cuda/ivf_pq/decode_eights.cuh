@@ -38,47 +38,61 @@ class eights_decoder {
     }
   }
 
-  /// The sum of row finished_row<8, 2>(lane) of rows `row` and `row` + 1, which lie in one page of `list`.
-  template <bool L2>
-  __device__ __forceinline__ float sum(slot row, std::uint32_t list, const float* staged, int lane) const {
+  /// The sum of row finished_row<8, 2>(lane) of two rows, which lie in these lists. AtOnce of the lane's fours are on
+  /// their way together.
+  template <bool L2, int AtOnce = kQuads>
+  __device__ __forceinline__ float sum(const slot (&rows)[kScoredOfLanes], const std::uint32_t (&lists)[kScoredOfLanes],
+                                       const float* staged, int lane) const {
     float sums[kScoredOfLanes][kQuads][4] = {};
-    std::uint32_t words[kScoredOfLanes][kQuads];
-    float4 centroid[kQuads];
 #pragma unroll
-    for (int v = 0; v < kQuads; v++) {
-      centroid[v] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (first_[v] >= from_.dim) continue;
-      if constexpr (Form != row_form::any)
-#pragma unroll
-        for (int r = 0; r < kScoredOfLanes; r++) words[r][v] = word_of(row + r, v);
-      if (from_.centroids)
-        centroid[v] = *reinterpret_cast<const float4*>(from_.centroids + list * from_.centroid_stride + first_[v]);
-    }
-    float4 coded[kScoredOfLanes][kQuads];
-#pragma unroll
-    for (int v = 0; v < kQuads; v++) {
-      if (first_[v] >= from_.dim) continue;
-#pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) coded[r][v] = expand(row + r, words[r][v], v);
-    }
-#pragma unroll
-    for (int v = 0; v < kQuads; v++) {
-      if (first_[v] >= from_.dim) continue;
-      const float4 q = *reinterpret_cast<const float4*>(staged + first_[v]);
-#pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) {
-        float4 x = coded[r][v];
-        if (from_.centroids)
-          x = make_float4(__fadd_rn(centroid[v].x, x.x), __fadd_rn(centroid[v].y, x.y), __fadd_rn(centroid[v].z, x.z),
-                          __fadd_rn(centroid[v].w, x.w));
-        step4<L2>(q, x, sums[r][v]);
-      }
-    }
+    for (int v = 0; v < kQuads; v += AtOnce) add_fours<L2, AtOnce>(rows, lists, staged, v, sums);
     __syncwarp();
     return finish_sums<kLanesOfScore, kScoredOfLanes>(sums, lane);
   }
 
  private:
+  template <bool L2, int AtOnce>
+  __device__ __forceinline__ void add_fours(const slot (&rows)[kScoredOfLanes],
+                                            const std::uint32_t (&lists)[kScoredOfLanes], const float* staged,
+                                            int begin, float (&sums)[kScoredOfLanes][kQuads][4]) const {
+    std::uint32_t words[kScoredOfLanes][AtOnce];
+    float4 centroids[kScoredOfLanes][AtOnce];
+#pragma unroll
+    for (int i = 0; i < AtOnce; i++) {
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) {
+        const int v = begin + i;
+        centroids[r][i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (first_[v] >= from_.dim) continue;
+        if constexpr (Form != row_form::any) words[r][i] = word_of(rows[r], v);
+        if (from_.centroids)
+          centroids[r][i] =
+              *reinterpret_cast<const float4*>(from_.centroids + lists[r] * from_.centroid_stride + first_[v]);
+      }
+    }
+    float4 coded[kScoredOfLanes][AtOnce];
+#pragma unroll
+    for (int i = 0; i < AtOnce; i++) {
+      if (first_[begin + i] >= from_.dim) continue;
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) coded[r][i] = expand(rows[r], words[r][i], begin + i);
+    }
+#pragma unroll
+    for (int i = 0; i < AtOnce; i++) {
+      const int v = begin + i;
+      if (first_[v] >= from_.dim) continue;
+      const float4 q = *reinterpret_cast<const float4*>(staged + first_[v]);
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) {
+        float4 x = coded[r][i];
+        const float4 c = centroids[r][i];
+        if (from_.centroids)
+          x = make_float4(__fadd_rn(c.x, x.x), __fadd_rn(c.y, x.y), __fadd_rn(c.z, x.z), __fadd_rn(c.w, x.w));
+        step4<L2>(q, x, sums[r][v]);
+      }
+    }
+  }
+
   static constexpr std::int32_t kWordCodes = Form == row_form::numbers4 ? 8 : 4;
 
   __device__ float step(std::int32_t i) const { return i < from_.dim ? from_.steps[i] : 0.0f; }

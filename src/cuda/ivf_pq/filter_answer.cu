@@ -9,6 +9,7 @@
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/ivf_pq/decode_eights.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/launch.cuh"
 
@@ -152,6 +153,8 @@ constexpr int kWarpRows = 128;        // of an answer by code
 constexpr int kFewAnswers = 128;      // so few are faster with a block each
 constexpr int kWarpAnswerBlocks = 5;  // of a multiprocessor: loads of rows are what takes time
 constexpr int kHitsOfLane = 16;       // whose distances stay in registers
+constexpr int kFoursAtOnce = 1;       // of a row that is decoded, of a lane: more would not fit the registers
+constexpr int kRankedAtOnce = 4;      // keys of a lane
 constexpr int kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;
 
 /// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
@@ -165,7 +168,7 @@ struct warp_memory {
 constexpr std::uint32_t warp_room(std::uint32_t by_code) { return by_code + by_code / 2 + 32; }
 
 /// Answers one query; a warp.
-template <bool L2>
+template <row_form Form, bool L2>
 class warp_answer {
  public:
   __device__ warp_answer(const filter_answer_plan& plan, const warp_memory& memory, std::int64_t query)
@@ -288,15 +291,21 @@ class warp_answer {
 
   __device__ void score_codes(std::uint32_t n, float inverse_norm) {
     const metric by = plan_.answer.results.by;
+    [[maybe_unused]] const eights_decoder<Form> codes(plan_.codes, lane_);
     for_rows(n, [&](const std::uint32_t(&slots)[kScoredOfLanes], int mine) {
       std::uint32_t lists[kScoredOfLanes];
 #pragma unroll
       for (int r = 0; r < kScoredOfLanes; r++) lists[r] = plan_.codes.centroids ? plan_.codes.list_of(slots[r]) : 0;
-      const float sum = sum_by_eights<L2>(plan_.codes.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
-        return decoded_four(plan_.codes, slots[r], lists[r], at);
-      });
-      return core::row_key(core::score_key(code_score(sum, by, inverse_norm), by),
-                           plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]));
+      const std::uint32_t position = plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]);
+      float sum = 0.0f;
+      if constexpr (Form == row_form::any) {
+        sum = sum_by_eights<L2>(plan_.codes.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
+          return decoded_four(plan_.codes, slots[r], lists[r], at);
+        });
+      } else {
+        sum = codes.template sum<L2, kFoursAtOnce>(slots, lists, memory_.staged, lane_);
+      }
+      return core::row_key(core::score_key(code_score(sum, by, inverse_norm), by), position);
     });
   }
 
@@ -332,14 +341,28 @@ class warp_answer {
   /// Calls f(rank, key) for each of keys[0, n).
   template <class F>
   __device__ __forceinline__ void rank(std::uint32_t n, F f) const {
-    for (std::uint32_t i = lane_; i < n; i += kWarp) {
-      const std::uint64_t key = memory_.keys[i];
-      std::uint32_t better = 0;
-#pragma unroll 4
-      for (std::uint32_t j = 0; j < n; j++) better += memory_.keys[j] > key;
-      f(better, key);
-    }
+    std::uint32_t first = 0;
+    for (; first + kWarp < n; first += kRankedAtOnce * kWarp) rank_from<kRankedAtOnce>(first, n, f);
+    if (first < n) rank_from<1>(first, n, f);
     __syncwarp();
+  }
+
+  /// The same for AtOnce keys of each lane, from the first on.
+  template <int AtOnce, class F>
+  __device__ __forceinline__ void rank_from(std::uint32_t first, std::uint32_t n, F f) const {
+    std::uint64_t mine[AtOnce];
+    std::uint32_t better[AtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < AtOnce; i++) mine[i] = memory_.keys[min(first + i * kWarp + lane_, n - 1)];
+#pragma unroll 4
+    for (std::uint32_t j = 0; j < n; j++) {
+      const std::uint64_t other = memory_.keys[j];
+#pragma unroll
+      for (int i = 0; i < AtOnce; i++) better[i] += other > mine[i];
+    }
+#pragma unroll
+    for (int i = 0; i < AtOnce; i++)
+      if (first + i * kWarp + lane_ < n) f(better[i], mine[i]);
   }
 
   /// Cuts keys[0, n) to the `kept` best; `spare` has room for those.
@@ -375,7 +398,7 @@ class warp_answer {
   const std::uint64_t* hits_ = nullptr;
 };
 
-template <bool L2>
+template <row_form Form, bool L2>
 __global__ void __launch_bounds__(kThreads, kWarpAnswerBlocks)
     warp_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
   join_chain();
@@ -388,8 +411,24 @@ __global__ void __launch_bounds__(kThreads, kWarpAnswerBlocks)
   auto* begin = reinterpret_cast<std::uint64_t*>(dynamic_shared()) + warp * keys;
   const warp_memory memory{begin, begin + plan.room,
                            reinterpret_cast<float*>(dynamic_shared() + (kWarps * keys + 1) / 2 * 16) + warp * padded};
-  if (!warp_answer<L2>(plan, memory, query).run() && threadIdx.x % kWarp == 0)
+  if (!warp_answer<Form, L2>(plan, memory, query).run() && threadIdx.x % kWarp == 0)
     plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
+}
+
+using kernel_pointer = void (*)(filter_answer_plan);
+
+template <row_form Form>
+kernel_pointer warp_kernel_of(bool l2) {
+  return l2 ? warp_answer_kernel<Form, true> : warp_answer_kernel<Form, false>;
+}
+
+kernel_pointer warp_kernel_of(row_form form, bool l2) {
+  switch (form) {
+    case row_form::numbers8: return warp_kernel_of<row_form::numbers8>(l2);
+    case row_form::numbers4: return warp_kernel_of<row_form::numbers4>(l2);
+    case row_form::pairs: return warp_kernel_of<row_form::pairs>(l2);
+    default: return warp_kernel_of<row_form::any>(l2);
+  }
 }
 
 }  // namespace
@@ -412,8 +451,7 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
         .threads = kThreads,
         .shared_bytes = (kWarps * (plan.room + plan.answer.by_code) + 1) / 2 * 16 + kWarps * query_bytes,
         .overlaps = true};
-    return launch(l2 ? warp_answer_kernel<true> : warp_answer_kernel<false>, shape, stream, plan,
-                  "launching the answers of a batch");
+    return launch(warp_kernel_of(row_form_of(plan.codes), l2), shape, stream, plan, "launching the answers of a batch");
   }
   plan.room = kLeastRoom;
   while (plan.room < 2 * plan.answer.by_code) plan.room *= 2;
