@@ -226,6 +226,55 @@ TEST_P(IvfPqOnDevice, BatchesAndSingleQueriesAreTheSame) {
   }
 }
 
+TEST_P(IvfPqOnDevice, MoreEqualCentroidsThanAChoiceHolds) {
+  const ivf_pq_case of{.options = {.dim = 4, .nlist = 4200, .pq_dim = 2, .pq_bits = 4, .rows = kept_rows::device},
+                       .rows = 4200,
+                       .distribution = "all_equal"};
+  const dataset data = make_dataset(element_type::f32, of.distribution, of.rows, of.options.dim, 20, 3);
+  const ivf_pq_index index = index_of(where_, of, data);
+  const ivf_pq_search_options options{.k = 5, .nprobe = 3};
+  const ivf_pq_result expected = oracle_of(index).expected(data.row_view(), data.query_view(), options);
+  for_every_way(where_, [&](const std::string& way) {
+    EXPECT_EQ(first_difference(index.search(data.query_view(), options), expected), "") << where_.name() << " " << way;
+  });
+}
+
+/// Eight lists of 2,000 rows around as many axes, whose first 256 rows hold all that queries near the origin look for,
+/// 32 each, spread over the groups of rows that a sample keeps the best of: a sample of the first pages finds them all.
+dataset lists_with_the_best_first() {
+  constexpr std::int64_t kLists = 8;
+  constexpr std::int64_t kRowsOfList = 2000;
+  dataset data = make_dataset(element_type::f32, "uniform", kLists * kRowsOfList, 32, 24, 11);
+  const auto is_near = [](std::int64_t place) { return place < 256 && place % 32 < 4; };
+  for (std::int64_t row = 0; row < data.rows; ++row) {
+    float* at = reinterpret_cast<float*>(data.row_data.data()) + row * data.row_stride;
+    for (std::int64_t i = 0; i < data.dim; ++i) at[i] *= 0.01f;
+    at[row % kLists] += is_near(row / kLists) ? 0.6f : 1.0f;
+  }
+  for (float& element : data.query_data) element *= 0.01f;
+  return data;
+}
+
+TEST_P(IvfPqOnDevice, RowsThatALookAtAPartOfAListMisleadsAbout) {
+  const dataset data = lists_with_the_best_first();
+  for (const code_kind code : {code_kind::sq8, code_kind::pq}) {
+    ivf_pq_case of{.options = {.dim = data.dim, .nlist = 8, .code = code, .rows = kept_rows::device},
+                   .rows = data.rows};
+    if (code == code_kind::pq) of.options.pq_dim = 16;
+    const ivf_pq_index index = index_of(where_, of, data);
+    const ivf_pq_oracle oracle = oracle_of(index);
+    for (const ivf_pq_search_options& options :
+         {ivf_pq_search_options{.k = 100, .nprobe = 8}, ivf_pq_search_options{.k = 200, .nprobe = 8},
+          ivf_pq_search_options{.k = 50, .nprobe = 8, .refine_ratio = 2}}) {
+      const ivf_pq_result expected = oracle.expected(data.row_view(), data.query_view(), options);
+      for_every_way(where_, [&](const std::string& way) {
+        ASSERT_EQ(first_difference(index.search(data.query_view(), options), expected), "")
+            << where_.name() << " " << to_string(code) << " way=" << way << " k=" << options.k;
+      });
+    }
+  }
+}
+
 TEST(IvfPqOnBothDevices, TrainTheSameIndex) {
   const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";

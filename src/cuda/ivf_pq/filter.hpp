@@ -67,12 +67,13 @@ struct filter_batch {
   const std::int64_t* probes = nullptr;  ///< [count, nprobe]
   const float* probe_scores = nullptr;   ///< [count, nprobe]
   // What is made.
-  __half* columns = nullptr;        ///< [count, padded halves] minus the query, scaled
-  float* margins = nullptr;         ///< [count] twice what a distance may be wrong by; infinity if nothing is known
-  float* shares = nullptr;          ///< [count] of a distance that all rows have in common, besides the centroid's
-  float* inverse_norms = nullptr;   ///< [count] of queries, under cosine
-  float* thresholds = nullptr;      ///< [count] no row of the answer has a larger distance
-  std::uint32_t* places = nullptr;  ///< [count, nprobe] of a pair among those of its list
+  __half* columns = nullptr;         ///< [count, padded halves] minus the query, scaled
+  float* margins = nullptr;          ///< [count] twice what a distance may be wrong by; infinity if nothing is known
+  float* shares = nullptr;           ///< [count] of a distance that all rows have in common, besides the centroid's
+  float* inverse_norms = nullptr;    ///< [count] of queries, under cosine
+  float* thresholds = nullptr;       ///< [count] no row of the answer has a larger distance, unless it is guessed
+  std::uint32_t* guessed = nullptr;  ///< [count] whether a threshold is; null: none
+  std::uint32_t* places = nullptr;   ///< [count, nprobe] of a pair among those of its list
   std::uint32_t* sample_places = nullptr;  ///< [count, sample.lists_of_query]
   float* minima = nullptr;                 ///< [count, sample.lists_of_query, kGroupsOfList]
   std::uint64_t* hits = nullptr;           ///< [count, capacity] keys of distances, with slots below
@@ -115,7 +116,13 @@ struct retry_plan {
   std::uint32_t item_room = 0;
 };
 
-/// Lowers the thresholds of `which` to what the best of the hits that they have say, and scans their lists again.
+/// Whether the threshold of a query is one that rows of the answer may exceed, as long as nobody has looked.
+SHORTLIST_HOST_DEVICE bool is_guessed(const filter_batch& batch, std::int64_t query) {
+  return batch.guessed != nullptr && batch.guessed[query] != 0;
+}
+
+/// Lowers the thresholds of `which` to what the best of the hits that they have say, or raises those that were guessed
+/// too low to what the sample proves, and scans their lists again.
 void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const retry_plan& plan, int multiprocessors);
 
 /// Orders distances: a larger key is a smaller distance.

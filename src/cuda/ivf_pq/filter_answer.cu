@@ -5,6 +5,7 @@
 // may not be among the best, and those that are get the scores of their rows. A query that nothing was known of, or
 // whose hits do not fit, is left to a search of all rows of its lists.
 #include <algorithm>
+#include <limits>
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/device/chain.cuh"
@@ -20,6 +21,9 @@ constexpr int kThreads = 128;       // of blocks whose warps have a query each
 constexpr int kBlockThreads = 512;  // of blocks that have one
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr std::uint32_t kBlockWarps = kBlockThreads / kWarp;
+constexpr int kAnswerBlocks = 2;                                                 // of a multiprocessor
+constexpr std::uint32_t kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;  // rows of a warp
+constexpr int kFoursAtOnce = 1;             // of a row that is decoded, of a lane: more would not fit the registers
 constexpr std::uint32_t kLeastRoom = 1024;  // of a block's rows
 constexpr std::int64_t kLeastCapacity = 1024;
 constexpr std::int64_t kMostCapacity = 16'384;  // so that batches stay large
@@ -31,6 +35,20 @@ struct answer_shared {
 };
 constexpr std::uint64_t kNoKey = ~std::uint64_t{0};  // beyond all keys
 constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(answer_shared)) + 15) / 16 * 16;
+
+constexpr std::int32_t padded_dim(std::int32_t dim) {
+  return (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+}
+
+__device__ __forceinline__ slot slot_of_hit(std::uint64_t hit) { return static_cast<slot>(hit); }
+
+/// What names a row in the key that its score replaces: a hit's slot, or what a key has instead of a position.
+struct number_of_hit {
+  __device__ __forceinline__ std::uint32_t operator()(std::uint64_t hit) const { return slot_of_hit(hit); }
+};
+struct number_of_key {
+  __device__ __forceinline__ std::uint32_t operator()(std::uint64_t key) const { return core::position_of(key); }
+};
 
 /// Moves those of keys[0, n) in [least, end) to `to`. @returns how many there are; no more than `room` are moved.
 __device__ std::uint32_t move_between(const std::uint64_t* keys, std::uint32_t n, std::uint64_t least,
@@ -51,40 +69,92 @@ __device__ std::uint32_t move_between(const std::uint64_t* keys, std::uint32_t n
 __device__ void place_slots(const filter_answer_plan& plan, std::uint64_t* keys, std::uint32_t n) {
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads)
-    keys[i] = core::row_key(0, plan.codes.position_of(static_cast<slot>(keys[i])));
+    keys[i] = core::row_key(0, plan.codes.position_of(slot_of_hit(keys[i])));
   __syncthreads();
+}
+
+/// The key of one of a lane's two rows, by its code.
+template <row_form Form, bool L2>
+class code_scorer {
+ public:
+  __device__ code_scorer(const filter_answer_plan& plan, const float* staged, int lane)
+      : plan_(plan), staged_(staged), lane_(lane), codes_(plan.codes, lane) {
+    if (plan.answer.results.by == metric::cosine) inverse_norm_ = inverse_norm_of_query(staged, plan.codes.dim, lane);
+  }
+
+  __device__ __forceinline__ std::uint64_t operator()(const slot (&slots)[kScoredOfLanes], int mine) const {
+    const metric by = plan_.answer.results.by;
+    std::uint32_t lists[kScoredOfLanes];
+#pragma unroll
+    for (int r = 0; r < kScoredOfLanes; r++) lists[r] = plan_.codes.centroids ? plan_.codes.list_of(slots[r]) : 0;
+    const std::uint32_t position = plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]);
+    float sum = 0.0f;
+    if constexpr (Form == row_form::any) {
+      sum = sum_by_eights<L2>(plan_.codes.dim, staged_, lane_, [&](int r, std::int32_t at) {
+        return decoded_four(plan_.codes, slots[r], lists[r], at);
+      });
+    } else {
+      sum = codes_.template sum<L2, kFoursAtOnce>(slots, lists, staged_, lane_);
+    }
+    return core::row_key(core::score_key(code_score(sum, by, inverse_norm_), by), position);
+  }
+
+ private:
+  const filter_answer_plan& plan_;
+  const float* staged_;
+  int lane_;
+  eights_decoder<Form> codes_;
+  float inverse_norm_ = 0.0f;
+};
+
+/// Replaces keys[first, n), by `step`, by key_of(numbers of the lane's rows, which of them is its); a warp. number_of
+/// takes a row's number from the key that is replaced.
+template <class NumberOf, class KeyOf>
+__device__ __forceinline__ void replace_keys(std::uint64_t* keys, std::uint32_t first, std::uint32_t n,
+                                             std::uint32_t step, int lane, NumberOf number_of, KeyOf key_of) {
+  const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane);
+  for (; first < n; first += step) {
+    const std::uint32_t at = first + lane / kLanesOfScore * kScoredOfLanes;
+    std::uint32_t numbers[kScoredOfLanes];
+#pragma unroll
+    for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = number_of(keys[min(at + r, n - 1)]);
+    __syncwarp();
+    const std::uint64_t key = key_of(numbers, mine);
+    if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) && at + mine < n) keys[at + mine] = key;
+    __syncwarp();
+  }
 }
 
 /// Replaces slots by the keys of their rows' scores.
-template <bool L2>
+template <row_form Form, bool L2>
 __device__ void score_slots(const filter_answer_plan& plan, const float* staged, std::uint64_t* keys, std::uint32_t n) {
   const int lane = threadIdx.x % kWarp;
-  const metric by = plan.answer.results.by;
-  const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged, plan.codes.dim, lane) : 0.0f;
-  for (std::uint32_t first = threadIdx.x / kWarp * kDecodedRows; first < n; first += kBlockWarps * kDecodedRows) {
-    slot rows[kDecodedRows];
-    std::uint32_t lists[kDecodedRows];
-#pragma unroll
-    for (int r = 0; r < kDecodedRows; r++) {
-      rows[r] = static_cast<slot>(keys[min(first + r, n - 1)]);
-      lists[r] = plan.codes.centroids ? plan.codes.list_of(rows[r]) : 0;
-    }
-    __syncwarp();
-    const float sum = sum_of_decoded<L2>(plan.codes, rows, lists, staged, lane);
-    const int mine = finished_row<kWarp, kDecodedRows>(lane);
-    if (leads_finished_row<kWarp, kDecodedRows>(lane) && first + mine < n) {
-      slot row = rows[0];
-#pragma unroll
-      for (int r = 1; r < kDecodedRows; r++) row = mine == r ? rows[r] : row;
-      keys[first + mine] =
-          core::row_key(core::score_key(code_score(sum, by, inverse_norm), by), plan.codes.position_of(row));
-    }
-  }
+  const code_scorer<Form, L2> scorer(plan, staged, lane);
+  replace_keys(keys, threadIdx.x / kWarp * kScoredAtOnce, n, kBlockWarps * kScoredAtOnce, lane, number_of_hit{},
+               scorer);
   __syncthreads();
 }
 
-template <bool L2>
-__global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
+/// Whether so many results are sorted by bins rather than by counting.
+constexpr bool sorts_by_bins(std::int64_t k) { return k > kBlockThreads / 2; }
+
+/// Writes the best of keys[0, n), all scored, as a query's answer. @returns false, and writes nothing, if bins do not
+/// serve them.
+__device__ bool write_sorted(const result_lists& results, std::int64_t query, const std::uint64_t* keys,
+                             std::uint32_t n, std::uint64_t* spare, std::uint32_t room, sort_bins<>& bins,
+                             select_scratch<kBlockThreads>& scratch) {
+  const auto k = static_cast<std::uint32_t>(min(results.k, static_cast<std::int64_t>(n)));
+  if (!sort_by_bins<kBlockThreads>(keys, n, k, spare, room, bins, scratch,
+                                   [&](std::uint32_t rank, std::uint64_t key) { results.write(query, rank, key); }))
+    return false;
+  for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < results.k; i += kBlockThreads)
+    results.pad(query, i);
+  return true;
+}
+
+template <row_form Form, bool L2>
+__global__ void __launch_bounds__(kBlockThreads, kAnswerBlocks)
+    filter_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
   join_chain();
   auto& shared = *reinterpret_cast<answer_shared*>(dynamic_shared());
   auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
@@ -95,11 +165,13 @@ __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __gr
   const std::uint32_t found = plan.batch.hit_counts[query];
   const float margin = plan.batch.margins[query];
   const std::uint32_t kept = plan.answer.by_code;
+  const bool guessed = is_guessed(plan.batch, query);
   const auto leave = [&] {
     if (threadIdx.x == 0) plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
   };
   const bool plain = plan.codes.pages == nullptr;  // slots are positions, and all rows are looked at
-  if (found > plan.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (plain && found < kept))
+  if (found > plan.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (plain && found < kept) ||
+      (guessed && found <= kept))
     return leave();
 
   const std::uint64_t* hits = plan.batch.hits + query * plan.batch.capacity;
@@ -122,21 +194,25 @@ __global__ void __launch_bounds__(kBlockThreads) filter_answer_kernel(const __gr
       cut = block_cut_radix<kBlockThreads>(visit, kept, shared.select);
     }
     const float distance = distance_of_key(core::key_of(cut));
+    if (guessed && distance + margin > plan.batch.thresholds[query]) return leave();
     least = static_cast<std::uint64_t>(distance_key(distance + margin)) << 32;
     if (refines) surely = (static_cast<std::uint64_t>(distance_key(distance - margin)) + 1) << 32;
   }
   std::uint32_t n = move_between(hits, found, least, surely, chosen, plan.room, shared);
   if (n > plan.room) return leave();
   if (plain) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads)
-      chosen[i] = core::row_key(0, static_cast<std::uint32_t>(chosen[i]));
+    for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads) chosen[i] = core::row_key(0, slot_of_hit(chosen[i]));
     __syncthreads();
     return write_answer<kBlockThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
   }
   const std::uint32_t sure = refines ? move_between(hits, found, surely, kNoKey, keys, plan.room, shared) : 0;
   if (!refines || sure + n > kept) {
-    score_slots<L2>(plan, staged, chosen, n);
+    score_slots<Form, L2>(plan, staged, chosen, n);
     if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
+    if (!refines && sorts_by_bins(plan.answer.results.k)) {
+      auto& bins = *reinterpret_cast<sort_bins<>*>(staged + padded_dim(plan.codes.dim));
+      if (write_sorted(plan.answer.results, query, chosen, n, keys, plan.room, bins, shared.select)) return;
+    }
   } else {
     place_slots(plan, chosen, n);
   }
@@ -153,9 +229,7 @@ constexpr int kWarpRows = 128;        // of an answer by code
 constexpr int kFewAnswers = 128;      // so few are faster with a block each
 constexpr int kWarpAnswerBlocks = 5;  // of a multiprocessor: loads of rows are what takes time
 constexpr int kHitsOfLane = 16;       // whose distances stay in registers
-constexpr int kFoursAtOnce = 1;       // of a row that is decoded, of a lane: more would not fit the registers
 constexpr int kRankedAtOnce = 4;      // keys of a lane
-constexpr int kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;
 
 /// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
 struct warp_memory {
@@ -184,15 +258,18 @@ class warp_answer {
       return false;
     hits_ = plan_.batch.hits + query_ * plan_.batch.capacity;
     const bool refines = plan_.answer.rows != nullptr;
+    if (is_guessed(plan_.batch, query_)) {
+      if (found < kept) return false;
+      most_ = plan_.batch.thresholds[query_];
+    }
     std::uint32_t sure = 0;
     std::uint32_t n = choose(found, kept, margin, refines && !plain, sure);
     if (n > plan_.room) return false;
     const metric by = plan_.answer.results.by;
     if (!plain && (!refines || sure + n > kept)) {
       stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
-      const float inverse_norm =
-          by == metric::cosine ? inverse_norm_of_query(memory_.staged, plan_.codes.dim, lane_) : 0.0f;
-      score_codes(n, inverse_norm);
+      const code_scorer<Form, L2> scorer(plan_, memory_.staged, lane_);
+      replace_keys(memory_.keys, 0, n, kScoredAtOnce, lane_, number_of_key{}, scorer);
       if (lane_ == 0 && plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
       if (refines) n = keep_best(n, kept - sure, memory_.best + sure);
     } else if (!plain) {
@@ -214,14 +291,15 @@ class warp_answer {
  private:
   __device__ void stage(const float* query) {
     const std::int32_t dim = plan_.answer.dim;
-    const std::int32_t padded = (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+    const std::int32_t padded = padded_dim(dim);
     __syncwarp();
     for (std::int32_t i = lane_; i < padded; i += kWarp) memory_.staged[i] = i < dim ? query[i] : core::kQueryPadding;
     __syncwarp();
   }
 
   /// Slots of hits that may be among the `kept` best go to the list, as keys of no score. @returns how many; no more
-  /// than fit are there. With `splits`, those that are in any case, `sure` of them, go to memory_.best instead.
+  /// than fit are there, and too many if other rows may be among them. With `splits`, those that are in any case,
+  /// `sure` of them, go to memory_.best instead.
   __device__ std::uint32_t choose(std::uint32_t found, std::uint32_t kept, float margin, bool splits,
                                   std::uint32_t& sure) {
     std::uint32_t near[kHitsOfLane];
@@ -264,6 +342,7 @@ class warp_answer {
       least = distance_key(distance_of_key(low) + margin);
       if (splits) surely = high < ~0u ? distance_key(distance_of_key(high + 1) - margin) : ~0u;
     }
+    if (distance_of_key(low) + margin > most_) return ~0u;
     std::uint32_t n = 0;
     const unsigned before = (1u << lane_) - 1;
     const auto enter = [&](std::uint32_t at, std::uint32_t key) {
@@ -272,7 +351,7 @@ class warp_answer {
       const bool is_sure = those >> lane_ & 1;
       const std::uint32_t place = is_sure ? sure + __popc(those & before) : n + __popc(who & before);
       if (key >= least && place < plan_.room)
-        (is_sure ? memory_.best : memory_.keys)[place] = core::row_key(0, static_cast<slot>(hits_[at]));
+        (is_sure ? memory_.best : memory_.keys)[place] = core::row_key(0, slot_of_hit(hits_[at]));
       n += __popc(who);
       sure += __popc(those);
     };
@@ -289,53 +368,19 @@ class warp_answer {
     return n;
   }
 
-  __device__ void score_codes(std::uint32_t n, float inverse_norm) {
-    const metric by = plan_.answer.results.by;
-    [[maybe_unused]] const eights_decoder<Form> codes(plan_.codes, lane_);
-    for_rows(n, [&](const std::uint32_t(&slots)[kScoredOfLanes], int mine) {
-      std::uint32_t lists[kScoredOfLanes];
-#pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) lists[r] = plan_.codes.centroids ? plan_.codes.list_of(slots[r]) : 0;
-      const std::uint32_t position = plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]);
-      float sum = 0.0f;
-      if constexpr (Form == row_form::any) {
-        sum = sum_by_eights<L2>(plan_.codes.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
-          return decoded_four(plan_.codes, slots[r], lists[r], at);
-        });
-      } else {
-        sum = codes.template sum<L2, kFoursAtOnce>(slots, lists, memory_.staged, lane_);
-      }
-      return core::row_key(core::score_key(code_score(sum, by, inverse_norm), by), position);
-    });
-  }
-
   __device__ void score_rows(std::uint32_t n, float inverse_norm) {
     const answer_plan& answer = plan_.answer;
     const metric by = answer.results.by;
-    for_rows(n, [&](const std::uint32_t(&positions)[kScoredOfLanes], int mine) {
-      const float sum = sum_by_eights<L2>(answer.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
-        return load_four(answer.type, answer.rows + positions[r] * answer.row_stride_bytes, at);
-      });
-      const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
-      const float row_inverse_norm = by == metric::cosine ? answer.inverse_norms[position] : 0.0f;
-      return core::row_key(core::score_key(score_of(sum, by, inverse_norm, row_inverse_norm), by), position);
-    });
-  }
-
-  /// Replaces keys[0, n) by key_of(numbers of the lane's rows, which of them is its).
-  template <class KeyOf>
-  __device__ __forceinline__ void for_rows(std::uint32_t n, KeyOf key_of) {
-    const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane_);
-    for (std::uint32_t first = 0; first < n; first += kScoredAtOnce) {
-      const std::uint32_t at = first + lane_ / kLanesOfScore * kScoredOfLanes;
-      std::uint32_t numbers[kScoredOfLanes];
-#pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = core::position_of(memory_.keys[min(at + r, n - 1)]);
-      __syncwarp();
-      const std::uint64_t key = key_of(numbers, mine);
-      if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) && at + mine < n) memory_.keys[at + mine] = key;
-      __syncwarp();
-    }
+    replace_keys(memory_.keys, 0, n, kScoredAtOnce, lane_, number_of_key{},
+                 [&](const std::uint32_t(&positions)[kScoredOfLanes], int mine) {
+                   const float sum = sum_by_eights<L2>(answer.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
+                     return load_four(answer.type, answer.rows + positions[r] * answer.row_stride_bytes, at);
+                   });
+                   const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
+                   const float row_inverse_norm = by == metric::cosine ? answer.inverse_norms[position] : 0.0f;
+                   return core::row_key(core::score_key(score_of(sum, by, inverse_norm, row_inverse_norm), by),
+                                        position);
+                 });
   }
 
   /// Calls f(rank, key) for each of keys[0, n).
@@ -396,6 +441,7 @@ class warp_answer {
   std::int64_t query_;
   int lane_;
   const std::uint64_t* hits_ = nullptr;
+  float most_ = std::numeric_limits<float>::infinity();  // distance of what is among the hits in any case
 };
 
 template <row_form Form, bool L2>
@@ -406,7 +452,7 @@ __global__ void __launch_bounds__(kThreads, kWarpAnswerBlocks)
   const std::int64_t turn = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
   if (turn >= (plan.which ? *plan.which_count : plan.batch.count)) return;
   const std::int64_t query = plan.which ? plan.which[turn] : turn;
-  const std::int32_t padded = (plan.answer.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+  const std::int32_t padded = padded_dim(plan.answer.dim);
   const std::uint32_t keys = plan.room + plan.answer.by_code;
   auto* begin = reinterpret_cast<std::uint64_t*>(dynamic_shared()) + warp * keys;
   const warp_memory memory{begin, begin + plan.room,
@@ -418,16 +464,17 @@ __global__ void __launch_bounds__(kThreads, kWarpAnswerBlocks)
 using kernel_pointer = void (*)(filter_answer_plan);
 
 template <row_form Form>
-kernel_pointer warp_kernel_of(bool l2) {
-  return l2 ? warp_answer_kernel<Form, true> : warp_answer_kernel<Form, false>;
+kernel_pointer kernel_of(bool by_warps, bool l2) {
+  if (by_warps) return l2 ? warp_answer_kernel<Form, true> : warp_answer_kernel<Form, false>;
+  return l2 ? filter_answer_kernel<Form, true> : filter_answer_kernel<Form, false>;
 }
 
-kernel_pointer warp_kernel_of(row_form form, bool l2) {
+kernel_pointer kernel_of(row_form form, bool by_warps, bool l2) {
   switch (form) {
-    case row_form::numbers8: return warp_kernel_of<row_form::numbers8>(l2);
-    case row_form::numbers4: return warp_kernel_of<row_form::numbers4>(l2);
-    case row_form::pairs: return warp_kernel_of<row_form::pairs>(l2);
-    default: return warp_kernel_of<row_form::any>(l2);
+    case row_form::numbers8: return kernel_of<row_form::numbers8>(by_warps, l2);
+    case row_form::numbers4: return kernel_of<row_form::numbers4>(by_warps, l2);
+    case row_form::pairs: return kernel_of<row_form::pairs>(by_warps, l2);
+    default: return kernel_of<row_form::any>(by_warps, l2);
   }
 }
 
@@ -442,8 +489,7 @@ std::int64_t hits_capacity(std::int64_t by_code) {
 
 void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
   const bool l2 = plan.answer.results.by == metric::l2;
-  const std::int64_t query_bytes =
-      (plan.answer.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums * 4;
+  const std::int64_t query_bytes = padded_dim(plan.answer.dim) * static_cast<std::int64_t>(sizeof(float));
   if (plan.answer.by_code <= kWarpRows && plan.batch.count > kFewAnswers) {
     plan.room = warp_room(plan.answer.by_code);
     const launch_shape shape{
@@ -451,16 +497,18 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
         .threads = kThreads,
         .shared_bytes = (kWarps * (plan.room + plan.answer.by_code) + 1) / 2 * 16 + kWarps * query_bytes,
         .overlaps = true};
-    return launch(warp_kernel_of(row_form_of(plan.codes), l2), shape, stream, plan, "launching the answers of a batch");
+    return launch(kernel_of(row_form_of(plan.codes), true, l2), shape, stream, plan,
+                  "launching the answers of a batch");
   }
   plan.room = kLeastRoom;
   while (plan.room < 2 * plan.answer.by_code) plan.room *= 2;
-  const launch_shape shape{.grid = dim3(static_cast<unsigned>(plan.batch.count)),
-                           .threads = kBlockThreads,
-                           .shared_bytes = kSharedHead + 2 * static_cast<std::int64_t>(plan.room) * 8 + query_bytes,
-                           .overlaps = true};
-  launch(l2 ? filter_answer_kernel<true> : filter_answer_kernel<false>, shape, stream, plan,
-         "launching the answers of a batch");
+  const launch_shape shape{
+      .grid = dim3(static_cast<unsigned>(plan.batch.count)),
+      .threads = kBlockThreads,
+      .shared_bytes = kSharedHead + 2 * static_cast<std::int64_t>(plan.room) * 8 + query_bytes +
+                      (sorts_by_bins(plan.answer.results.k) ? static_cast<std::int64_t>(sizeof(sort_bins<>)) : 0),
+      .overlaps = true};
+  launch(kernel_of(row_form_of(plan.codes), false, l2), shape, stream, plan, "launching the answers of a batch");
 }
 
 }  // namespace shortlist::cuda

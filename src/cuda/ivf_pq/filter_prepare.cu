@@ -147,6 +147,15 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
         atomicAdd(batch.sample.counts + list, 1u);
 }
 
+__device__ std::uint32_t pages_of_rows(std::uint32_t rows) {
+  return (rows + core::kPageRows - 1) / static_cast<std::uint32_t>(core::kPageRows);
+}
+
+/// How many of a list's pages a pass looks at.
+__device__ std::uint32_t sampled_of(const scan_pass& pass, std::uint32_t pages) {
+  return pass.sampled_pages > 0 ? min(pages, max(pages / kSampledShare, pass.sampled_pages)) : pages;
+}
+
 struct pass_shape {
   std::uint32_t groups = 0;
   std::uint32_t pairs = 0;  // of a group
@@ -161,8 +170,7 @@ __device__ pass_shape shape_of_list(const scan_pass& pass, std::uint32_t pairs, 
   cut.groups = (pairs + pass.queries_of_item - 1) / pass.queries_of_item;
   cut.pairs = ((pairs + cut.groups - 1) / cut.groups + 7) / 8 * 8;
   cut.groups = (pairs + cut.pairs - 1) / cut.pairs;
-  cut.pages = (rows + core::kPageRows - 1) / core::kPageRows;
-  if (pass.sampled_pages > 0) cut.pages = min(cut.pages, max(cut.pages / kSampledShare, pass.sampled_pages));
+  cut.pages = sampled_of(pass, pages_of_rows(rows));
   cut.chunks = min((cut.pages - 1) / pass.chunk_pages + 1, pass.most_chunks);
   return cut;
 }
@@ -259,11 +267,12 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(const __grid_constant__ 
   batch.all.pairs[batch.all.offsets[list] + batch.places[at]] = {query, base, limit_of(batch, query, base)};
 }
 
-/// A query's threshold, from the distance that as many rows do not exceed as are wanted. Of queries that nothing is
-/// known of, rows need not pass.
-__device__ void set_threshold(const filter_batch& batch, std::uint32_t query, float distance) {
+/// A query's threshold, from the distance that as many rows do not exceed as are wanted, if it is not guessed. Of
+/// queries that nothing is known of, rows need not pass.
+__device__ void set_threshold(const filter_batch& batch, std::uint32_t query, float distance, bool is_guess) {
   const float margin = batch.margins[query];
   const float infinity = __uint_as_float(0x7F800000u);
+  if (batch.guessed) batch.guessed[query] = is_guess && distance < infinity;
   batch.thresholds[query] = margin < infinity ? distance + margin : -infinity;
   if (batch.pairs_by_query) batch.all.pairs[query].limit = limit_of(batch, query, batch.all.pairs[query].base);
 }
@@ -292,22 +301,49 @@ __global__ void __launch_bounds__(kThreads) threshold_kernel(const __grid_consta
     // A cut of 1 is reached by all that there are, which may be fewer. Any other is no larger than the k-th key.
     if (cut > 1) farthest = distance_of_key(core::key_of(cut));
   }
-  if (threadIdx.x == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest);
+  if (threadIdx.x == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest, false);
 }
 
 constexpr int kFewMinima = 8;  // of a lane
 constexpr int kManyMinima = 32;
+constexpr int kMostMinima = 64;
+constexpr float kDeviations = 4.5f;
+constexpr float kRowsUnit = 1.0f / 16;     // in which rows that a minimum stands for are counted
+constexpr float kVarianceUnit = 1.0f / 4;  // and the variance of that
 
-/// The same for few minima, a warp a query; or for slightly more than k of them.
-template <int MinimaOfLane>
+/// What one minimum of a sampled list says of how many rows are as near: in the upper half the rows that it stands
+/// for, since the sample has a share of the list's, below the variance of their number.
+__device__ std::uint32_t weight_of(const filter_batch& batch, std::int64_t query, std::int32_t rank) {
+  const std::uint32_t pages = pages_of_rows(batch.lists.sizes[batch.probes[query * batch.nprobe + rank]]);
+  const float rows = pages > 0 ? static_cast<float>(pages) / static_cast<float>(sampled_of(batch.sample, pages)) : 1.0f;
+  const float variance = rows * (rows - 1.0f);
+  return static_cast<std::uint32_t>(rows / kRowsUnit) << 16 |
+         static_cast<std::uint32_t>(ceilf(variance / kVarianceUnit));
+}
+
+/// How many rows surely are as near as those that the lanes' weights stand for, unless chance is against it.
+__device__ std::uint32_t likely_rows(std::uint32_t weight) {
+  const auto rows = static_cast<float>(__reduce_add_sync(kFullWarp, weight >> 16)) * kRowsUnit;
+  const auto variance = static_cast<float>(__reduce_add_sync(kFullWarp, weight & 0xFFFFu)) * kVarianceUnit;
+  return static_cast<std::uint32_t>(fmaxf(rows - kDeviations * sqrtf(variance), 0.0f));
+}
+
+/// The same for fewer minima, a warp a query; and for slightly more of them than are wanted. With Guesses, a sample
+/// that has only a share of each list is taken to stand for all of its rows, with room for chance: fewer minima suffice
+/// then. That is a guess, since rows may lie in a list in an order that has to do with the query. The hits tell.
+template <int MinimaOfLane, bool Guesses>
 __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_constant__ filter_batch batch) {
+  constexpr int kOfList = kGroupsOfList / kWarp;  // minima of a lane
   join_chain();
   const int lane = threadIdx.x % kWarp;
   const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (query >= batch.count) return;
-  const std::int32_t n = batch.sample.lists_of_query * kGroupsOfList;
+  const std::int32_t lists = batch.sample.lists_of_query;
+  const std::int32_t n = lists * kGroupsOfList;
+  const std::uint32_t mine = Guesses && lane < lists ? weight_of(batch, query, lane) : 0;
   const float* minima = batch.minima + query * n;
   std::uint32_t keys[MinimaOfLane];
+  std::uint32_t weights[MinimaOfLane / kOfList];
   std::uint32_t low = ~0u;
   std::uint32_t high = 0;
   std::uint32_t there = 0;
@@ -319,29 +355,40 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
     low = is_row ? min(low, keys[i]) : low;
     high = max(high, keys[i]);
     there += is_row;
+    if (i % kOfList == 0) weights[i / kOfList] = Guesses ? __shfl_sync(kFullWarp, mine, i / kOfList) : 1;
   }
   low = __reduce_min_sync(kFullWarp, low);
   high = __reduce_max_sync(kFullWarp, high);
   there = __reduce_add_sync(kFullWarp, there);
   const std::uint32_t wanted = batch.wanted;
+  const std::uint32_t enough = wanted + wanted / kWarp;
   float farthest = __uint_as_float(0x7F800000u);
   if (there >= wanted) {
     while (low < high) {
       const std::uint32_t middle = high - (high - low) / 2;
-      std::uint32_t count = 0;
+      std::uint32_t weight = 0;
 #pragma unroll
-      for (int i = 0; i < MinimaOfLane; i++) count += keys[i] >= middle;
-      count = __reduce_add_sync(kFullWarp, count);
+      for (int i = 0; i < MinimaOfLane; i++) weight += keys[i] >= middle ? weights[i / kOfList] : 0;
+      const std::uint32_t count = Guesses ? likely_rows(weight) : __reduce_add_sync(kFullWarp, weight);
       if (count >= wanted) {
         low = middle;
-        if (count <= wanted + wanted / kWarp) break;
+        if (count <= enough) break;
       } else {
         high = middle - 1;
       }
     }
     farthest = distance_of_key(low);
   }
-  if (lane == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest);
+  if (lane == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest, Guesses);
+}
+
+using threshold_pointer = void (*)(filter_batch);
+
+template <bool Guesses>
+threshold_pointer warp_threshold_kernel_of(std::int64_t minima) {
+  if (minima <= kFewMinima * kWarp) return warp_threshold_kernel<kFewMinima, Guesses>;
+  if (minima <= kManyMinima * kWarp) return warp_threshold_kernel<kManyMinima, Guesses>;
+  return warp_threshold_kernel<kMostMinima, Guesses>;
 }
 
 /// Threads for each of `threads`, in a chain of launches.
@@ -357,6 +404,46 @@ struct retry_args {
   retry_plan plan;
 };
 
+/// The smallest distance that as many of n reach as are wanted; infinity, if fewer are there. key_at(i) is that of i.
+template <class KeyAt>
+__device__ float nearest_of(std::uint32_t n, std::uint32_t wanted, int lane, KeyAt key_at) {
+  std::uint32_t near[kHitsOfLane];
+#pragma unroll
+  for (int i = 0; i < kHitsOfLane; i++) near[i] = i * kWarp + lane < n ? key_at(i * kWarp + lane) : 0;
+  const auto reached_by = [&](std::uint32_t key) {
+    std::uint32_t count = 0;
+#pragma unroll
+    for (int i = 0; i < kHitsOfLane; i++) count += near[i] >= key;
+    for (std::uint32_t at = kHitsOfLane * kWarp + lane; at < n; at += kWarp) count += key_at(at) >= key;
+    return __reduce_add_sync(kFullWarp, count);
+  };
+  std::uint32_t low = 0;
+  std::uint32_t high = ~0u;
+  while (low < high) {
+    const std::uint32_t middle = high - (high - low) / 2;
+    if (reached_by(middle) >= wanted)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low == 0 ? __uint_as_float(0x7F800000u) : distance_of_key(low);
+}
+
+/// What a query's threshold becomes, reached by as many rows as are wanted: those of its hits, which are too many, or
+/// the minima of its sample, if less than that was guessed.
+__device__ float sure_distance(const filter_batch& batch, std::uint32_t query, bool has_hits, int lane) {
+  if (has_hits) {
+    const std::uint64_t* hits = batch.hits + static_cast<std::int64_t>(query) * batch.capacity;
+    return nearest_of(batch.capacity, batch.wanted, lane,
+                      [&](std::uint32_t at) { return static_cast<std::uint32_t>(hits[at] >> 32); });
+  }
+  const auto n = static_cast<std::uint32_t>(batch.sample.lists_of_query * kGroupsOfList);
+  const float* minima = batch.minima + static_cast<std::int64_t>(query) * n;
+  return nearest_of(n, batch.wanted, lane, [&](std::uint32_t at) {
+    return minima[at] < __uint_as_float(0x7F800000u) ? distance_key(minima[at]) : 0;
+  });
+}
+
 /// A warp a query.
 __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__ retry_args args) {
   join_chain();
@@ -368,8 +455,9 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
   const std::uint32_t query = plan.which[turn];
   const float margin = batch.margins[query];
   const auto nprobe = static_cast<std::uint32_t>(batch.nprobe);
-  bool is_retried = batch.hit_counts[query] > batch.capacity && batch.capacity >= batch.wanted &&
-                    margin < __uint_as_float(0x7F800000u);
+  const bool has_hits = batch.hit_counts[query] > batch.capacity;
+  bool is_retried =
+      margin < __uint_as_float(0x7F800000u) && (has_hits ? batch.capacity >= batch.wanted : is_guessed(batch, query));
   std::uint32_t first = 0;
   if (is_retried) {
     if (lane == 0) first = atomicAdd(plan.item_count, nprobe);
@@ -381,30 +469,9 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
     if (lane == 0) plan.left[atomicAdd(plan.left_count, 1u)] = query;
     return;
   }
-  const std::uint64_t* hits = batch.hits + static_cast<std::int64_t>(query) * batch.capacity;
-  const auto distance_at = [&](std::uint32_t at) {
-    return at < batch.capacity ? static_cast<std::uint32_t>(hits[at] >> 32) : 0;
-  };
-  std::uint32_t near[kHitsOfLane];
-#pragma unroll
-  for (int i = 0; i < kHitsOfLane; i++) near[i] = distance_at(i * kWarp + lane);
-  std::uint32_t low = 1;
-  std::uint32_t high = ~0u;
-  while (low < high) {  // the largest that as many hits reach as are wanted
-    const std::uint32_t middle = high - (high - low) / 2;
-    std::uint32_t count = 0;
-#pragma unroll
-    for (int i = 0; i < kHitsOfLane; i++) count += near[i] >= middle;
-    for (std::uint32_t at = kHitsOfLane * kWarp + lane; at < batch.capacity; at += kWarp)
-      count += distance_at(at) >= middle;
-    count = __reduce_add_sync(kFullWarp, count);
-    if (count >= batch.wanted)
-      low = middle;
-    else
-      high = middle - 1;
-  }
+  const float distance = sure_distance(batch, query, has_hits, lane);
   if (lane == 0) {
-    set_threshold(batch, query, distance_of_key(low));
+    set_threshold(batch, query, distance, false);
     batch.hit_counts[query] = 0;
     plan.retried[atomicAdd(plan.retried_count, 1u)] = query;
   }
@@ -415,9 +482,7 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
     const std::uint32_t rows = batch.lists.sizes[list];
     const std::uint32_t pair = batch.all.offsets[list] + batch.places[at];
     batch.all.pairs[pair].limit = limit_of(batch, query, batch.all.pairs[pair].base);
-    plan.items[first + probe] = {
-        pair, 1, batch.lists.first[list],
-        (rows + static_cast<std::uint32_t>(core::kPageRows) - 1) / static_cast<std::uint32_t>(core::kPageRows)};
+    plan.items[first + probe] = {pair, 1, batch.lists.first[list], pages_of_rows(rows)};
   }
 }
 
@@ -460,9 +525,8 @@ void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const ret
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch) {
   constexpr const char* kWhat = "launching the thresholds";
   const std::int64_t keys = static_cast<std::int64_t>(batch.sample.lists_of_query) * kGroupsOfList;
-  if (keys <= kManyMinima * kWarp) {
-    const auto kernel =
-        keys <= kFewMinima * kWarp ? warp_threshold_kernel<kFewMinima> : warp_threshold_kernel<kManyMinima>;
+  if (keys <= kMostMinima * kWarp) {
+    const auto kernel = batch.guessed ? warp_threshold_kernel_of<true>(keys) : warp_threshold_kernel_of<false>(keys);
     return launch(kernel, chained(std::int64_t{kWarp} * batch.count), stream, batch, kWhat);
   }
   launch(threshold_kernel,

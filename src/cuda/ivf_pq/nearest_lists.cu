@@ -40,7 +40,7 @@ constexpr int kEstimateWarps = kEstimateThreads / kWarp;  // a page of centroids
 constexpr int kEstimatedQueries = 32;                     // of a block
 constexpr int kColumns = 8;                               // queries of a product
 constexpr int kHeldEstimates = 16;                        // of a thread, in registers
-constexpr std::int64_t kFewestEstimated = 2;              // queries
+constexpr std::int64_t kFewestEstimated = 12;             // queries
 
 struct nearest_args {
   query_source queries;

@@ -31,15 +31,16 @@ constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that
 constexpr std::int64_t kLeastSampled = 2;   // lists of a query
 constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
 constexpr std::int64_t kManyProbes = 16;
-constexpr std::int64_t kHitsForSample = 1024;  // of a query, which a sample is to leave room for
-constexpr std::int64_t kMostSampled = 256;     // whose minima shared memory holds
-constexpr std::uint32_t kSampledPages = 16;    // of a list
-constexpr std::uint32_t kSampledForFew = 8;    // the same for so few rows by code that looser thresholds cost less
-constexpr std::int64_t kFewByCode = 16;
+constexpr std::int64_t kHitsForSample = 1024;    // of a query, which a sample is to leave room for
+constexpr std::int64_t kMostSampled = 256;       // whose minima shared memory holds
+constexpr std::uint32_t kSampledPages = 16;      // of a list
+constexpr std::uint32_t kLeastSampledPages = 8;  // the same where looser thresholds cost less, or are guessed
+constexpr std::uint32_t kFewByCode = 16;         // for so few rows by code
+constexpr std::uint32_t kLeastGuessed = 48;      // for so many
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
 constexpr std::int64_t kCounts = 5;
-constexpr std::int64_t kScoredQueries = 2048;
-constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 24;  // by queries
+constexpr std::int64_t kScoredQueries = 1024;
+constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 23;  // by queries
 constexpr std::int64_t kFewRows = 400'000;                        // by queries: more are filtered
 constexpr std::int64_t kMappedResultBytes = 64 * 1024;  // larger results are copied down instead of written through
 constexpr std::int64_t kFlagBytes = 64;
@@ -187,6 +188,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   filter.shares = carve.take<float>(batch.queries);
   filter.inverse_norms = carve.take<float>(batch.queries);
   filter.thresholds = carve.take<float>(batch.queries);
+  filter.guessed = carve.take<std::uint32_t>(batch.queries);
   filter.hit_counts = carve.take<std::uint32_t>(batch.queries);
   filter.places = carve.take<std::uint32_t>(pairs);
   filter.sample_places = carve.take<std::uint32_t>(batch.queries * sampled);
@@ -349,7 +351,9 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   filter.probes = memory.probes;
   filter.probe_scores = memory.probe_scores;
   const bool few = batch.queries * batch.nprobe <= kFewPairs;
-  filter.sample.sampled_pages = batch.by_code <= kFewByCode ? kSampledForFew : kSampledPages;
+  const bool guesses = answer.by_code >= kLeastGuessed;
+  if (!guesses) filter.guessed = nullptr;
+  filter.sample.sampled_pages = guesses || answer.by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
   filter.sample.chunk_pages = ~0u;  // one chunk
   filter.sample.most_chunks = 1;
   filter.all.chunk_pages = few ? kChunkPagesOfFew : kChunkPages;
