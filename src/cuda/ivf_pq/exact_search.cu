@@ -82,7 +82,9 @@ __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_con
       const std::uint32_t* pages = plain ? nullptr : plan.table + plan.first[list];
       decoded += size;
       for (std::uint32_t round = 0; round < size; round += kRoundRows) {
-        if (shared.length + kRoundRows > plan.capacity) {
+        const bool is_full = shared.length + kRoundRows > plan.capacity;
+        __syncthreads();  // before anybody adds to the length
+        if (is_full) {
           least = prune(keys, spare, kept, shared);
           std::uint64_t* const cut = spare;
           spare = keys;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
+constexpr int kFoursAtOnce = 2;  // of a row that is decoded, of a lane: more would not fit the registers
 constexpr std::uint32_t kUnitRows = kWarp / kLanesOfScore * kScoredOfLanes;  // of a warp at once
 constexpr std::uint32_t kUnitsOfPage = static_cast<std::uint32_t>(core::kPageRows) / kUnitRows;
 constexpr std::uint32_t kRoom = 3 * kFewMaxRows;   // keys of a block
@@ -159,7 +160,7 @@ class few_block {
     const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane_);
     const bool enters = leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) && in_page + mine < unit.rows;
     const std::uint32_t position = enters ? plan_.codes.position_of(row + mine) : 0;
-    const float sum = codes_.template sum<L2>({row, row + 1}, {unit.list, unit.list}, staged_, lane_);
+    const float sum = codes_.template sum<L2, kFoursAtOnce>({row, row + 1}, {unit.list, unit.list}, staged_, lane_);
     const metric by = plan_.answer.results.by;
     const std::uint64_t key = core::row_key(core::score_key(code_score(sum, by, inverse_norm_), by), position);
     if (enters && key >= least_) shared_.keys[atomicAdd(&shared_.length, 1u)] = key;

@@ -17,7 +17,10 @@ constexpr int kThreads = 128;
 constexpr int kPrepareThreads = 512;
 constexpr int kPrepared = kPrepareThreads / kWarp;  // queries of a block
 constexpr int kPlanThreads = 128;
-constexpr std::uint32_t kSampledShare = 4;  // of long lists
+// Of long lists a fourth is sampled, of the longest a sixteenth.
+constexpr std::uint32_t kSampledShare = 4;
+constexpr std::uint32_t kSampledOfLongest = 16;
+constexpr std::uint32_t kManySampled = 64;  // pages
 
 struct query_sums {
   double squares;           ///< of the query
@@ -153,7 +156,9 @@ __device__ std::uint32_t pages_of_rows(std::uint32_t rows) {
 
 /// How many of a list's pages a pass looks at.
 __device__ std::uint32_t sampled_of(const scan_pass& pass, std::uint32_t pages) {
-  return pass.sampled_pages > 0 ? min(pages, max(pages / kSampledShare, pass.sampled_pages)) : pages;
+  if (pass.sampled_pages == 0) return pages;
+  const std::uint32_t share = max(min(pages / kSampledShare, kManySampled), pages / kSampledOfLongest);
+  return min(pages, max(share, pass.sampled_pages));
 }
 
 struct pass_shape {
@@ -307,25 +312,74 @@ __global__ void __launch_bounds__(kThreads) threshold_kernel(const __grid_consta
 constexpr int kFewMinima = 8;  // of a lane
 constexpr int kManyMinima = 32;
 constexpr int kMostMinima = 64;
-constexpr float kDeviations = 4.5f;
-constexpr float kRowsUnit = 1.0f / 16;     // in which rows that a minimum stands for are counted
-constexpr float kVarianceUnit = 1.0f / 4;  // and the variance of that
+constexpr float kDeviations = 4.5f;  // of what chance may do to an estimate
 
-/// What one minimum of a sampled list says of how many rows are as near: in the upper half the rows that it stands
-/// for, since the sample has a share of the list's, below the variance of their number.
-__device__ std::uint32_t weight_of(const filter_batch& batch, std::int64_t query, std::int32_t rank) {
-  const std::uint32_t pages = pages_of_rows(batch.lists.sizes[batch.probes[query * batch.nprobe + rank]]);
-  const float rows = pages > 0 ? static_cast<float>(pages) / static_cast<float>(sampled_of(batch.sample, pages)) : 1.0f;
-  const float variance = rows * (rows - 1.0f);
-  return static_cast<std::uint32_t>(rows / kRowsUnit) << 16 |
-         static_cast<std::uint32_t>(ceilf(variance / kVarianceUnit));
+/// What the minima of one sampled list say of how many of its rows are near.
+class list_sample {
+ public:
+  list_sample() = default;
+  __device__ list_sample(const filter_batch& batch, std::int64_t query, std::int32_t rank) {
+    const std::uint32_t rows = batch.lists.sizes[batch.probes[query * batch.nprobe + rank]];
+    if (rows == 0) return;
+    const std::uint32_t sampled = sampled_of(batch.sample, pages_of_rows(rows));
+    const auto sampled_rows = static_cast<float>(min(rows, sampled * static_cast<std::uint32_t>(core::kPageRows)));
+    groups_ = static_cast<float>(kGroupsOfList / 8 * min(sampled, 8u));  // a warp takes every eighth page
+    per_group_ = fmaxf(sampled_rows / groups_, 1.0f);
+    scale_ = static_cast<float>(rows) / sampled_rows;
+  }
+
+  /// Of how many rows of the list are near, by the groups whose least distance is: the sample's, and the variance of
+  /// what the others add. Rows that share a group count once.
+  __device__ float2 counted(std::uint32_t near) const {
+    const auto sampled = static_cast<float>(near);
+    return bounded(scale_ * sampled, scale_ * (scale_ - 1.0f) * sampled);
+  }
+
+  /// The same with a guess at how many share a group, which is useless where all groups are near.
+  __device__ float2 guessed(std::uint32_t near) const {
+    const float there = fminf(static_cast<float>(near), groups_ - 0.5f) / groups_;
+    const float sampled = groups_ * per_group_ * (1.0f - exp2f(log2f(1.0f - there) / per_group_));
+    const float of_group = sampled / groups_;
+    const float unseen = groups_ * (__expf(of_group) - 1.0f - of_group);
+    return bounded(scale_ * sampled, scale_ * (scale_ - 1.0f) * sampled + scale_ * scale_ * unseen);
+  }
+
+ private:
+  /// So that sums over lists fit.
+  __device__ static float2 bounded(float rows, float variance) {
+    constexpr float kMost = 1 << 22;
+    return make_float2(fminf(rows, kMost), fminf(variance, kMost));
+  }
+
+  float groups_ = 1.0f;
+  float per_group_ = 1.0f;  // rows
+  float scale_ = 0.0f;      // of the list to the sample
+};
+
+/// What a sum of the lanes' estimates surely is, unless chance is against it.
+__device__ std::uint32_t surely(const float2& mine) {
+  constexpr float kUnit = 1.0f / 16;
+  const float rows =
+      kUnit * static_cast<float>(__reduce_add_sync(kFullWarp, static_cast<std::uint32_t>(mine.x / kUnit)));
+  const float variance =
+      kUnit * static_cast<float>(__reduce_add_sync(kFullWarp, static_cast<std::uint32_t>(ceilf(mine.y / kUnit))));
+  return static_cast<std::uint32_t>(fmaxf(rows - kDeviations * sqrtf(variance), 0.0f));
 }
 
-/// How many rows surely are as near as those that the lanes' weights stand for, unless chance is against it.
-__device__ std::uint32_t likely_rows(std::uint32_t weight) {
-  const auto rows = static_cast<float>(__reduce_add_sync(kFullWarp, weight >> 16)) * kRowsUnit;
-  const auto variance = static_cast<float>(__reduce_add_sync(kFullWarp, weight & 0xFFFFu)) * kVarianceUnit;
-  return static_cast<std::uint32_t>(fmaxf(rows - kDeviations * sqrtf(variance), 0.0f));
+/// How many rows are as near as `key`, unless chance is against it. Each lane has a list's sample.
+template <int MinimaOfLane>
+__device__ std::uint32_t likely_rows(const std::uint32_t (&keys)[MinimaOfLane], std::uint32_t key,
+                                     const list_sample& sample, int lane) {
+  constexpr int kOfList = kGroupsOfList / kWarp;  // minima of a lane
+  std::uint32_t near = 0;
+#pragma unroll
+  for (int list = 0; list < MinimaOfLane / kOfList; list++) {
+    std::uint32_t count = 0;
+#pragma unroll
+    for (int i = 0; i < kOfList; i++) count += __popc(__ballot_sync(kFullWarp, keys[list * kOfList + i] >= key));
+    near = lane == list ? count : near;
+  }
+  return max(surely(sample.counted(near)), surely(sample.guessed(near)));
 }
 
 /// The same for fewer minima, a warp a query; and for slightly more of them than are wanted. With Guesses, a sample
@@ -333,17 +387,15 @@ __device__ std::uint32_t likely_rows(std::uint32_t weight) {
 /// then. That is a guess, since rows may lie in a list in an order that has to do with the query. The hits tell.
 template <int MinimaOfLane, bool Guesses>
 __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_constant__ filter_batch batch) {
-  constexpr int kOfList = kGroupsOfList / kWarp;  // minima of a lane
   join_chain();
   const int lane = threadIdx.x % kWarp;
   const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (query >= batch.count) return;
-  const std::int32_t lists = batch.sample.lists_of_query;
-  const std::int32_t n = lists * kGroupsOfList;
-  const std::uint32_t mine = Guesses && lane < lists ? weight_of(batch, query, lane) : 0;
+  const std::int32_t n = batch.sample.lists_of_query * kGroupsOfList;
+  list_sample sample;
+  if (Guesses && lane < batch.sample.lists_of_query) sample = list_sample(batch, query, lane);
   const float* minima = batch.minima + query * n;
   std::uint32_t keys[MinimaOfLane];
-  std::uint32_t weights[MinimaOfLane / kOfList];
   std::uint32_t low = ~0u;
   std::uint32_t high = 0;
   std::uint32_t there = 0;
@@ -355,24 +407,26 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
     low = is_row ? min(low, keys[i]) : low;
     high = max(high, keys[i]);
     there += is_row;
-    if (i % kOfList == 0) weights[i / kOfList] = Guesses ? __shfl_sync(kFullWarp, mine, i / kOfList) : 1;
   }
   low = __reduce_min_sync(kFullWarp, low);
   high = __reduce_max_sync(kFullWarp, high);
   there = __reduce_add_sync(kFullWarp, there);
   const std::uint32_t wanted = batch.wanted;
-  const std::uint32_t enough = wanted + wanted / kWarp;
   float farthest = __uint_as_float(0x7F800000u);
   if (there >= wanted) {
     while (low < high) {
       const std::uint32_t middle = high - (high - low) / 2;
-      std::uint32_t weight = 0;
+      std::uint32_t count = 0;
+      if constexpr (Guesses) {
+        count = likely_rows(keys, middle, sample, lane);
+      } else {
 #pragma unroll
-      for (int i = 0; i < MinimaOfLane; i++) weight += keys[i] >= middle ? weights[i / kOfList] : 0;
-      const std::uint32_t count = Guesses ? likely_rows(weight) : __reduce_add_sync(kFullWarp, weight);
+        for (int i = 0; i < MinimaOfLane; i++) count += keys[i] >= middle;
+        count = __reduce_add_sync(kFullWarp, count);
+      }
       if (count >= wanted) {
         low = middle;
-        if (count <= enough) break;
+        if (count <= wanted + wanted / kWarp) break;
       } else {
         high = middle - 1;
       }
