@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kBlockThreads, kAnswerBlocks)
     if (found <= plan.room) {
       for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) keys[i] = hits[i];
       __syncthreads();
-      cut = block_cut<kBlockThreads>(keys, found, kept, 0, shared.select);
+      cut = block_cut<kBlockThreads>(keys, found, kept, refines ? 0 : kept / kWarp, shared.select);
     } else {
       cut = block_cut_radix<kBlockThreads>(visit, kept, shared.select);
     }

@@ -366,9 +366,10 @@ __device__ std::uint32_t surely(const float2& mine) {
   return static_cast<std::uint32_t>(fmaxf(rows - kDeviations * sqrtf(variance), 0.0f));
 }
 
-/// How many rows are as near as `key`, unless chance is against it. Each lane has a list's sample.
+/// How many rows are as near as `key`, unless chance is against it, or at least whether as many as are wanted. Each
+/// lane has a list's sample.
 template <int MinimaOfLane>
-__device__ std::uint32_t likely_rows(const std::uint32_t (&keys)[MinimaOfLane], std::uint32_t key,
+__device__ std::uint32_t likely_rows(const std::uint32_t (&keys)[MinimaOfLane], std::uint32_t key, std::uint32_t wanted,
                                      const list_sample& sample, int lane) {
   constexpr int kOfList = kGroupsOfList / kWarp;  // minima of a lane
   std::uint32_t near = 0;
@@ -379,7 +380,8 @@ __device__ std::uint32_t likely_rows(const std::uint32_t (&keys)[MinimaOfLane], 
     for (int i = 0; i < kOfList; i++) count += __popc(__ballot_sync(kFullWarp, keys[list * kOfList + i] >= key));
     near = lane == list ? count : near;
   }
-  return max(surely(sample.counted(near)), surely(sample.guessed(near)));
+  const std::uint32_t counted = surely(sample.counted(near));
+  return counted >= wanted ? counted : max(counted, surely(sample.guessed(near)));
 }
 
 /// The same for fewer minima, a warp a query; and for slightly more of them than are wanted. With Guesses, a sample
@@ -418,7 +420,7 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
       const std::uint32_t middle = high - (high - low) / 2;
       std::uint32_t count = 0;
       if constexpr (Guesses) {
-        count = likely_rows(keys, middle, sample, lane);
+        count = likely_rows(keys, middle, wanted, sample, lane);
       } else {
 #pragma unroll
         for (int i = 0; i < MinimaOfLane; i++) count += keys[i] >= middle;
