@@ -30,7 +30,7 @@ constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
 constexpr std::int64_t kLeastSampled = 2;   // lists of a query
 constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
-constexpr std::int64_t kManyProbes = 16;
+constexpr std::int64_t kManyProbes = 32;
 constexpr std::int64_t kHitsForSample = 1024;    // of a query, which a sample is to leave room for
 constexpr std::int64_t kMostSampled = 256;       // whose minima shared memory holds
 constexpr std::uint32_t kSampledPages = 16;      // of a list
@@ -45,7 +45,9 @@ constexpr std::int64_t kFewRows = 400'000;                        // by queries:
 constexpr std::int64_t kMappedResultBytes = 64 * 1024;  // larger results are copied down instead of written through
 constexpr std::int64_t kFlagBytes = 64;
 constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut finer, to be spread over the GPU
-constexpr std::int32_t kChunkPages = 64;
+constexpr std::int64_t kLeastChunkPages = 64;
+constexpr std::int64_t kMostChunkPages = 512;
+constexpr std::int64_t kItemsPerMultiprocessor = 64;  // at least, as far as there are so many
 constexpr std::int32_t kMostChunks = 16;
 constexpr std::int32_t kChunkPagesOfFew = 8;
 constexpr std::int32_t kMostChunksOfFew = 64;
@@ -81,6 +83,20 @@ std::int64_t most_items(std::int64_t pairs, std::int64_t nlist, std::int64_t que
   return (2 * pairs / queries_of_item + std::min(pairs, nlist)) * chunks;
 }
 
+struct search_shape_of_batch {
+  std::int64_t queries = 0;
+  std::int64_t nprobe = 0;
+  std::int64_t by_code = 0;
+};
+
+/// Pages of an item, of a long list: the more of them, the fewer ends of items to wait at.
+std::uint32_t chunk_pages(const core::ivf_pq_lists& lists, std::int64_t nlist, const search_shape_of_batch& batch,
+                          int multiprocessors) {
+  const std::int64_t pages = lists.rows / nlist * std::min(batch.queries * batch.nprobe, nlist) / core::kPageRows;
+  return static_cast<std::uint32_t>(
+      std::clamp(pages / (kItemsPerMultiprocessor * multiprocessors), kLeastChunkPages, kMostChunkPages));
+}
+
 struct search_memory {
   few_control* few = nullptr;  // of each query; zero between searches
   std::uint64_t* few_keys = nullptr;
@@ -97,12 +113,6 @@ struct search_memory {
   std::int64_t exact_capacity = 0;
   std::int32_t exact_blocks = 0;
   filter_batch filter;
-};
-
-struct search_shape_of_batch {
-  std::int64_t queries = 0;
-  std::int64_t nprobe = 0;
-  std::int64_t by_code = 0;
 };
 
 /// The estimate of the rows to look at takes each query to probe the longest list.
@@ -356,7 +366,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   filter.sample.sampled_pages = guesses || answer.by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
   filter.sample.chunk_pages = ~0u;  // one chunk
   filter.sample.most_chunks = 1;
-  filter.all.chunk_pages = few ? kChunkPagesOfFew : kChunkPages;
+  filter.all.chunk_pages = few ? kChunkPagesOfFew : chunk_pages(lists, model.shape.nlist, batch, multiprocessors);
   filter.all.most_chunks = few ? kMostChunksOfFew : kMostChunks;
   launch_prepare_queries(stream, filter);
   launch_group_pairs(stream, filter);
