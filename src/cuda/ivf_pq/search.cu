@@ -1,6 +1,7 @@
 // The search of an IVF-PQ index on one GPU.
 //
-// A few queries: their lists by the scores of all centroids, then every row of those decoded, by all of the GPU.
+// A few queries: their lists by the scores or estimates of all centroids, then every row of those decoded, by all of
+// the GPU.
 // A batch: the nprobe best centroids of each query, by flat search -> queries become columns, pairs of query and list
 // are grouped by list -> a sample of the nearest lists gives each query a threshold -> all lists are scanned on the
 // matrix units, rows that reach the threshold are kept -> their scores, and with refining those of the rows themselves,
@@ -30,7 +31,7 @@ constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
 constexpr std::int64_t kLeastSampled = 2;   // lists of a query
 constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
-constexpr std::int64_t kManyProbes = 32;
+constexpr std::int64_t kManyProbes = 16;
 constexpr std::int64_t kHitsForSample = 1024;    // of a query, which a sample is to leave room for
 constexpr std::int64_t kMostSampled = 256;       // whose minima shared memory holds
 constexpr std::uint32_t kSampledPages = 16;      // of a list
@@ -71,7 +72,7 @@ bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int
   return core::forced_ivf_pq_way() != core::ivf_pq_way::decode && can_filter(shape, by_code, nprobe);
 }
 
-/// Whether the queries' lists are found by the scores of all centroids.
+/// Whether the queries' lists are found by the scores or estimates of all centroids.
 bool scores_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe) {
   const auto forced = core::forced_ivf_pq_way();
   return (!forced || forced == core::ivf_pq_way::few) && queries <= kScoredQueries &&
