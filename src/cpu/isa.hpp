@@ -7,9 +7,12 @@
 
 namespace shortlist::cpu {
 
-enum class isa : std::uint8_t { avx512, avx2, neon, scalar };
+enum class isa : std::uint8_t { avx512_vnni, avx512, avx2, neon, scalar };
 
-/// "avx512", "avx2", "neon", "scalar".
+/// Whether kernels for AVX-512 serve it: most of what there is has none that are better.
+constexpr bool has_avx512(isa value) { return value == isa::avx512_vnni || value == isa::avx512; }
+
+/// "avx512_vnni", "avx512", "avx2", "neon", "scalar".
 std::string_view to_string(isa value);
 
 /// What this build has kernels for and this processor runs, best first; the last is always "scalar".

@@ -231,7 +231,9 @@ TEST_P(IvfPqOnDevice, MoreEqualCentroidsThanAChoiceHolds) {
                        .rows = 4200,
                        .distribution = "all_equal"};
   const dataset data = make_dataset(element_type::f32, of.distribution, of.rows, of.options.dim, 20, 3);
-  const ivf_pq_index index = index_of(where_, of, data);
+  ivf_pq_index index(where_, of.options);
+  index.train(data.row_view(), {.iterations = 1});  // there is nothing to learn
+  index.add(data.row_view());
   const ivf_pq_search_options options{.k = 5, .nprobe = 3};
   const ivf_pq_result expected = oracle_of(index).expected(data.row_view(), data.query_view(), options);
   for_every_way(where_, [&](const std::string& way) {

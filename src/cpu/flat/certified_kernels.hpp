@@ -14,8 +14,9 @@ inline constexpr std::int64_t kMaxFilterQueries = 8;
 /// Codes of queries: an error 64 times smaller than a row's, and a product still fits 32 bits to dim 2,064.
 inline constexpr int kMaxQueryCode = 8191;
 /// The same in bytes, for which the filter is faster and intervals are three times as wide: the products of a row's
-/// bytes with two of these are added in 16 bits, 2 x 255 x 64 < 2^15.
+/// bytes with two of these are added in 16 bits, 2 x 255 x 64 < 2^15. And where sums are of 32 bits at once.
 inline constexpr int kMaxByteCode = 64;
+inline constexpr int kMaxVnniCode = 127;
 
 /// A row that may be among the k best of a query, with the keys of the scores that bound its own; both are the score's
 /// own key once that is known.
@@ -70,6 +71,8 @@ struct filter_kernels {
   /// The same for byte codes, packed [words][tile_queries] groups of four; null where an instruction set has no faster
   /// way for them.
   filter_block_fn filter_block_by_bytes[3];  // [metric]
+  int max_byte_code;                         ///< of a query
+  std::int64_t byte_codes_max_k;             ///< byte codes pay for batches and a k up to this
 };
 
 /// The table of the instruction set that is in use. @throws what current_isa does.
@@ -88,7 +91,7 @@ constexpr std::int64_t packed_code_at(std::int64_t query, std::int64_t i, std::i
 void pack_query_codes(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t width,
                       std::int16_t* packed);
 
-/// Packs codes of up to kMaxByteCode for filter_block_by_bytes.
+/// Packs byte codes for filter_block_by_bytes.
 void pack_byte_codes(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t width,
                      std::int16_t* packed);
 

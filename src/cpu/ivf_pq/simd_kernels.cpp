@@ -462,6 +462,7 @@ namespace shortlist::cpu {
 const ivf_pq_kernels& current_ivf_pq_kernels() {
   switch (current_isa()) {
 #if HWY_TARGETS & HWY_AVX3
+    case isa::avx512_vnni:
     case isa::avx512: return N_AVX3::kIvfPqKernels;
 #endif
 #if HWY_TARGETS & HWY_AVX2

@@ -262,7 +262,7 @@ namespace shortlist::cpu {
 
 const top_k_kernels& simd_top_k_kernels(isa which) {
 #if HWY_TARGETS & HWY_AVX3
-  if (which == isa::avx512) return N_AVX3::kKernels;
+  if (has_avx512(which)) return N_AVX3::kKernels;
 #endif
 #if HWY_TARGETS & HWY_AVX2
   if (which == isa::avx2) return N_AVX2::kKernels;
