@@ -45,7 +45,7 @@ constexpr int kTileQueries = HWY_TARGET == HWY_AVX2 ? 4 : HWY_TARGET == HWY_AVX3
 // faster at 100,000 rows and k 10, 30 % slower at 30,000 rows and k 32. With VNNI, 100,000 rows, ms: 50 instead of 59
 // at k 16, 54 instead of 62 at k 32, 66 at k 48 either way, 105 instead of 79 at k 100.
 constexpr std::int64_t kByteCodesMaxK = 16;
-[[maybe_unused]] constexpr std::int64_t kVnniCodesMaxK = 48;
+constexpr std::int64_t kVnniCodesMaxK = 48;
 
 // How far ahead of the block that is filtered the plane is fetched, where it streams past one query.
 constexpr std::int64_t kPrefetchBytes = 4096;
@@ -293,7 +293,7 @@ std::int64_t filter_rows(const std::int16_t* packed, const filter_query& query, 
   return span.rows - HWY_MAX(block.rows, std::int64_t{0});
 }
 
-template <metric By, bool Vnni = false>
+template <metric By, bool Vnni>
 void filter_block(const std::int16_t* packed, const filter_query* queries, std::int64_t count, const plane_span& block,
                   const std::byte* ahead, std::int64_t ahead_bytes, survivor_list* lists) {
   ints products[kTileQueries * kVectors];
@@ -302,7 +302,7 @@ void filter_block(const std::int16_t* packed, const filter_query* queries, std::
 }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-template <metric By, bool Vnni = false>
+template <metric By, bool Vnni>
 void filter_block_by_bytes(const std::int16_t* packed, const filter_query* queries, std::int64_t count,
                            const plane_span& block, const std::byte* ahead, std::int64_t ahead_bytes,
                            survivor_list* lists) {
@@ -311,33 +311,28 @@ void filter_block_by_bytes(const std::int16_t* packed, const filter_query* queri
   for (std::int64_t q = 0; q < count; ++q) append_rows<By>(queries[q], block, products + q * kVectors, lists[q]);
 }
 #else
-template <metric By>
+template <metric By, bool Vnni>
 constexpr filter_kernels::filter_block_fn filter_block_by_bytes = nullptr;
 #endif
 
-const filter_kernels kFilterKernels = {
-    .tile_queries = kTileQueries,
-    .pack = pack_query_codes,
-    .filter_rows = {filter_rows<metric::inner_product>, filter_rows<metric::cosine>, filter_rows<metric::l2>},
-    .filter_block = {filter_block<metric::inner_product>, filter_block<metric::cosine>, filter_block<metric::l2>},
-    .filter_block_by_bytes = {filter_block_by_bytes<metric::inner_product>, filter_block_by_bytes<metric::cosine>,
-                              filter_block_by_bytes<metric::l2>},
-    .max_byte_code = kMaxByteCode,
-    .byte_codes_max_k = kByteCodesMaxK,
-};
+template <bool Vnni>
+constexpr filter_kernels kernels_of() {
+  constexpr metric kDot = metric::inner_product;
+  return {
+      .tile_queries = kTileQueries,
+      .pack = pack_query_codes,
+      .filter_rows = {filter_rows<kDot>, filter_rows<metric::cosine>, filter_rows<metric::l2>},
+      .filter_block = {filter_block<kDot, Vnni>, filter_block<metric::cosine, Vnni>, filter_block<metric::l2, Vnni>},
+      .filter_block_by_bytes = {filter_block_by_bytes<kDot, Vnni>, filter_block_by_bytes<metric::cosine, Vnni>,
+                                filter_block_by_bytes<metric::l2, Vnni>},
+      .max_byte_code = Vnni ? kMaxVnniCode : kMaxByteCode,
+      .byte_codes_max_k = Vnni ? kVnniCodesMaxK : kByteCodesMaxK,
+  };
+}
 
+const filter_kernels kFilterKernels = kernels_of<false>();
 #if HWY_TARGET == HWY_AVX3
-const filter_kernels kVnniFilterKernels = {
-    .tile_queries = kTileQueries,
-    .pack = pack_query_codes,
-    .filter_rows = {filter_rows<metric::inner_product>, filter_rows<metric::cosine>, filter_rows<metric::l2>},
-    .filter_block = {filter_block<metric::inner_product, true>, filter_block<metric::cosine, true>,
-                     filter_block<metric::l2, true>},
-    .filter_block_by_bytes = {filter_block_by_bytes<metric::inner_product, true>,
-                              filter_block_by_bytes<metric::cosine, true>, filter_block_by_bytes<metric::l2, true>},
-    .max_byte_code = kMaxVnniCode,
-    .byte_codes_max_k = kVnniCodesMaxK,
-};
+const filter_kernels kVnniFilterKernels = kernels_of<true>();
 #endif
 
 #endif

@@ -49,8 +49,7 @@ core::ivf_pq_shape shape_of_rows(std::int64_t dim, metric by) {
   return shape;
 }
 
-std::int64_t halves_of(std::int64_t dim) { return page_layout(shape_of_rows(dim, metric::l2)).padded_halves(); }
-std::int64_t page_bytes_of(std::int64_t dim) { return core::kPageRows * (halves_of(dim) * 2 + 4); }
+std::int64_t page_bytes_of(std::int64_t dim) { return core::kPageRows * (coarse_halves(dim) * 2 + 4); }
 std::int64_t pages_of(std::int64_t rows) { return (rows + core::kPageRows - 1) / core::kPageRows; }
 std::int64_t table_bytes_of(std::int64_t rows) { return (pages_of(rows) * 4 + 127) / 128 * 128; }
 
@@ -203,7 +202,7 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
   coarse_memory memory{};
   filter_batch& filter = memory.filter;
   filter.capacity = static_cast<std::uint32_t>(hits_capacity(k));
-  filter.columns = carve.take<__half>(queries * halves_of(dim));
+  filter.columns = carve.take<__half>(queries * coarse_halves(dim));
   filter.margins = carve.take<float>(queries);
   filter.shares = carve.take<float>(queries);
   filter.inverse_norms = carve.take<float>(queries);
@@ -245,12 +244,12 @@ void launch_coarse_pages(cudaStream_t stream, const core::flat_corpus& rows, std
   const std::int64_t blocks = std::min<std::int64_t>((rows.count * rows.dim + kThreads - 1) / kThreads, 1024);
   largest_element_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(view, header);
   pages_kernel<<<static_cast<unsigned>(pages_of(rows.count) * core::kPageRows / kWarps), kThreads, 0, stream>>>(
-      view, static_cast<std::int32_t>(halves_of(rows.dim)), page_bytes_of(rows.dim), header,
+      view, static_cast<std::int32_t>(coarse_halves(rows.dim)), page_bytes_of(rows.dim), header,
       reinterpret_cast<std::uint32_t*>(pages + kHeaderBytes), pages + kHeaderBytes + table_bytes_of(rows.count));
   check(cudaGetLastError(), "launching the pages of centroids");
 }
 
-std::int64_t coarse_halves(std::int64_t dim) { return halves_of(dim); }
+std::int64_t coarse_halves(std::int64_t dim) { return page_layout(shape_of_rows(dim, metric::l2)).padded_halves(); }
 
 void set_coarse(filter_batch& filter, const std::byte* pages, const core::flat_corpus& rows,
                 const core::flat_request& request) {
