@@ -4,8 +4,11 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/element.cuh"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/page_layout.hpp"
 
 namespace shortlist::cuda {
@@ -110,10 +113,84 @@ __device__ __forceinline__ std::uint32_t multiply_add_halves(std::uint32_t a, st
   return result;
 }
 
-/// `table` is that of the lane's pieces, [kLanePieces, 256, kHalves] halves.
+/// Where a lane looks codewords up. The eight lanes that look at the same pieces, of eight rows, would often meet in a
+/// bank: so lane 4 g + t takes piece i ^ (g % 4) of a group in step i, which lies in banks of its own, and what was
+/// found goes to its place by exchanges of registers, one for each of two bits of g.
+class codeword_reader {
+ public:
+  __device__ codeword_reader(const std::uint32_t* table, int lane)
+      : table_(shared_address(table)), lane_(lane % kLanesOfRow), turn_(lane / kLanesOfRow % kGroupPieces) {}
+
+  /// The codewords of the four codes of a word, which is `group` among the lane's words of its row.
+  template <typename Codeword>
+  __device__ __forceinline__ void look_up(std::uint32_t group, std::uint32_t word,
+                                          Codeword (&found)[kGroupPieces]) const {
+    constexpr std::uint32_t kOfCode = kGroupPieces * kLanesOfRow * sizeof(Codeword);
+    static_assert(kOfCode < 256, "a factor in a dot product of bytes");
+    const std::uint32_t turned = __byte_perm(word, 0, 0x3210u ^ (turn_ * 0x1111u));
+#pragma unroll
+    for (int i = 0; i < kGroupPieces; i++) {
+      const std::uint32_t bank = table_ + ((turn_ ^ i) * kLanesOfRow + lane_) * sizeof(Codeword);
+      const std::uint32_t at = __dp4a(turned, kOfCode << (8 * i), bank);  // the i-th byte times kOfCode
+      load(at + group * (kOfCode * kTableCodes), found[i]);
+    }
+    exchange((turn_ & 1) != 0, found[0], found[1]);
+    exchange((turn_ & 1) != 0, found[2], found[3]);
+    exchange((turn_ & 2) != 0, found[0], found[2]);
+    exchange((turn_ & 2) != 0, found[1], found[3]);
+  }
+
+ private:
+  static __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t& codeword) {
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(codeword) : "r"(at));
+  }
+  static __device__ __forceinline__ void load(std::uint32_t at, uint2& codeword) {
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(codeword.x), "=r"(codeword.y) : "r"(at));
+  }
+  static __device__ __forceinline__ void exchange(bool is_other, std::uint32_t& a, std::uint32_t& b) {
+    const std::uint32_t first = is_other ? b : a;
+    b = is_other ? a : b;
+    a = first;
+  }
+  static __device__ __forceinline__ void exchange(bool is_other, uint2& a, uint2& b) {
+    exchange(is_other, a.x, b.x);
+    exchange(is_other, a.y, b.y);
+  }
+
+  std::uint32_t table_;
+  std::uint32_t lane_;
+  std::uint32_t turn_;
+};
+
+/// Codes that are looked up.
 template <code_form Form, int Steps>
-__device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, const std::uint32_t* table,
+__device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, const codeword_reader& table,
                                        page_rows<Steps>& rows) {
+  using layout = form_layout<Form, Steps>;
+  using codeword = std::conditional_t<Form == code_form::pairs, std::uint32_t, uint2>;
+#pragma unroll
+  for (int word = 0; word < kPageTiles * layout::kLaneWords; word++) {
+    const int tile = word / layout::kLaneWords;
+    const int upper = word % layout::kLaneWords / layout::kRowWords;
+    const int group = word % layout::kRowWords;
+    codeword found[kGroupPieces];
+    table.look_up(group, codes.words[tile][word % layout::kLaneWords], found);
+#pragma unroll
+    for (int i = 0; i < kGroupPieces; i++) {
+      const int piece = group * kGroupPieces + i;
+      if constexpr (Form == code_form::pairs) {
+        rows[tile][piece / 2][piece % 2 * 2 + upper] = found[i];
+      } else {
+        rows[tile][piece][upper] = found[i].x;
+        rows[tile][piece][2 + upper] = found[i].y;
+      }
+    }
+  }
+}
+
+/// Codes that are numbers.
+template <code_form Form, int Steps>
+__device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, page_rows<Steps>& rows) {
   using layout = form_layout<Form, Steps>;
   std::uint32_t low_nibbles = 0x000F000Fu;
   std::uint32_t high_nibbles = 0x00F000F0u;
@@ -127,16 +204,7 @@ __device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, con
 #pragma unroll
       for (int j = 0; j < 2 * Steps; j++) {  // registers of two halves
         std::uint32_t& to = rows[tile][j / 2][j % 2 * 2 + upper];
-        if constexpr (Form == code_form::pairs) {
-          to = table[j * 256 + ((words[j / 4] >> (8 * (j % 4))) & 0xFFu)];
-        } else if constexpr (Form == code_form::quads) {
-          if (j % 2 != 0) continue;
-          const int piece = j / 2;
-          const std::uint32_t code = (words[piece / 4] >> (8 * (piece % 4))) & 0xFFu;
-          const uint2 pair = *reinterpret_cast<const uint2*>(table + (piece * 256 + code) * 2);
-          to = pair.x;
-          rows[tile][j / 2][2 + upper] = pair.y;
-        } else if constexpr (Form == code_form::numbers8) {  // 1024 + code as halves, less 1152
+        if constexpr (Form == code_form::numbers8) {  // 1024 + code as halves, less 1152
           const std::uint32_t both = __byte_perm(words[j / 2], 0x64646464u, j % 2 == 0 ? 0x4140 : 0x4342);
           to = subtract_halves(both, 0x64806480u);
         } else if (j % 2 == 0) {  // 1024 + code, less 1032

@@ -14,6 +14,7 @@
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/score.cuh"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/decode.cuh"
 #include "cuda/ivf_pq/filter.hpp"
 #include "cuda/ivf_pq/filter_decode.cuh"
@@ -211,8 +212,6 @@ class scan_block {
         scan_page(half, queries, this_page, rows, terms);
       }
     } else {
-      const std::uint32_t* codewords =
-          shared_.table + (layout::kLooksUp ? lane_ % 4 * layout::kLanePieces * 256 * layout::kHalves / 2 : 0);
       if (warp_ >= item.pages) return;
       if (!has_codes_) codes_.load(page_at(first), lane_);
       std::uint32_t page = first;
@@ -225,7 +224,11 @@ class scan_block {
           terms[tile][0] = codes_.terms[tile][0];
           terms[tile][1] = codes_.terms[tile][1];
         }
-        decode<Form, Steps>(codes_, codewords, rows);
+        if constexpr (layout::kLooksUp) {
+          decode(codes_, codeword_reader(shared_.table, lane_), rows);
+        } else {
+          decode(codes_, rows);
+        }
         const std::uint32_t this_page = page;
         const bool is_last = at + kWarps >= item.pages;
         page = is_last ? next_first_ : next_page;

@@ -3,6 +3,7 @@
 
 #include "cuda/device/score.cuh"
 #include "cuda/ivf_pq/coarse.hpp"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/prepared.hpp"
 #include "cuda/runtime/launch.cuh"
 
@@ -75,10 +76,9 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= layout.padded_pieces() * kTableCodes * layout.halves) return;
   const std::int64_t i = at % layout.halves;
-  const std::int64_t code = at / layout.halves % kTableCodes;
-  const std::int64_t piece = at / layout.halves / kTableCodes;
-  const bool is_real = i < shape.piece_dim && code < shape.codewords() && piece < shape.pieces;
-  const std::int64_t from = (piece * shape.codewords() + code) * shape.piece_dim + i;
+  const code_table_place place(layout, at / layout.halves);
+  const bool is_real = i < shape.piece_dim && place.code < shape.codewords() && place.piece < shape.pieces;
+  const std::int64_t from = (place.piece * shape.codewords() + place.code) * shape.piece_dim + i;
   table[at] = __float2half_rn(is_real ? scalbnf(codebook[from], -exponent) : 0.0f);
 }
 

@@ -19,8 +19,7 @@ struct prepared_header {
   float largest_step;      ///< of uniform codes
   float lost_of_rows;      ///< norm of what a row loses as halves, at most; codes lose nothing
 };
-inline constexpr std::int64_t kPreparedTableAt = 64;  ///< then halves [padded_pieces, kTableCodes, layout.halves]
-inline constexpr std::int64_t kTableCodes = 256;      ///< of a piece, whatever its bits: those past its codewords are 0
+inline constexpr std::int64_t kPreparedTableAt = 64;  ///< then codewords as halves: code_table.hpp
 
 /// Where what scans take ends, and the centroids that queries are compared with begin, as coarse.hpp has them.
 std::int64_t prepared_table_end(const core::ivf_pq_shape& shape);
