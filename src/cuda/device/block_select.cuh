@@ -123,7 +123,6 @@ __device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, s
 /// keys.
 template <int Threads, class Visit>
 __device__ __noinline__ std::uint64_t block_cut_radix(Visit visit, std::uint32_t k, select_scratch<Threads>& scratch) {
-  static_assert(Threads >= 256);
   std::uint64_t prefix = 0;
   std::uint64_t prefix_mask = 0;
   std::uint32_t wanted = k;

@@ -29,6 +29,25 @@ __device__ __forceinline__ std::uint32_t load_streaming(const std::uint32_t* p) 
   return v;
 }
 
+/// The same of rows that lie apart: no more than their own lines are brought to L2.
+__device__ __forceinline__ uint4 load_apart(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint2 load_apart(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ std::uint32_t load_apart(const std::uint32_t* p) {
+  std::uint32_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
 /// quad<E>::raw holds four elements; widen() makes them fp32.
 template <element_type E>
 struct quad;

@@ -4,6 +4,7 @@
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/element.cuh"
 #include "cuda/flat/results.cuh"
+#include "cuda/ivf_pq/decode.cuh"
 
 namespace shortlist::cuda {
 
@@ -35,67 +36,91 @@ __device__ __forceinline__ float inverse_norm_of_query(const float* staged, std:
   return core::inverse_norm(__shfl_sync(kFullWarp, finish_sums<kWarp, 1>(sums, lane), 0));
 }
 
-template <element_type E>
-__device__ __forceinline__ float4 load_four(const unsigned char* row, std::int32_t at) {
-  using raw = typename quad<E>::raw;
-  return quad<E>::widen(load_streaming(reinterpret_cast<const raw*>(row) + at / 4));
-}
+/// What names a row in the key that its score replaces.
+struct number_of_key {
+  __device__ __forceinline__ std::uint32_t operator()(std::uint64_t key) const { return core::position_of(key); }
+};
 
-__device__ __forceinline__ float4 load_four(element_type type, const unsigned char* row, std::int32_t at) {
-  switch (type) {
-    case element_type::f32: return load_four<element_type::f32>(row, at);
-    case element_type::f16: return load_four<element_type::f16>(row, at);
-    case element_type::bf16: return load_four<element_type::bf16>(row, at);
-    case element_type::i8: return load_four<element_type::i8>(row, at);
-    default: return load_four<element_type::u8>(row, at);
+/// Replaces keys[first, n), by `step`, by key_of(numbers of the lane's rows, which of them is its); a warp. number_of
+/// takes a row's number from the key that is replaced.
+template <class NumberOf, class KeyOf>
+__device__ __forceinline__ void replace_keys(std::uint64_t* keys, std::uint32_t first, std::uint32_t n,
+                                             std::uint32_t step, int lane, NumberOf number_of, KeyOf key_of) {
+  const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane);
+  for (; first < n; first += step) {
+    const std::uint32_t at = first + lane / kLanesOfScore * kScoredOfLanes;
+    std::uint32_t numbers[kScoredOfLanes];
+#pragma unroll
+    for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = number_of(keys[min(at + r, n - 1)]);
+    __syncwarp();
+    const std::uint64_t key = key_of(numbers, mine);
+    if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) && at + mine < n) keys[at + mine] = key;
+    __syncwarp();
   }
 }
 
-inline constexpr int kRefinedRows = 4;  // of a warp at once
+/// The key of one of a lane's two kept rows.
+template <bool L2>
+class kept_row_scorer {
+ public:
+  /// The query is staged.
+  __device__ kept_row_scorer(const answer_plan& plan, const float* staged, int lane)
+      : plan_(plan), staged_(staged), lane_(lane) {
+    if (plan.results.by == metric::cosine) inverse_norm_ = inverse_norm_of_query(staged, plan.dim, lane);
+  }
+
+  __device__ __forceinline__ std::uint64_t operator()(const std::uint32_t (&positions)[kScoredOfLanes],
+                                                      int mine) const {
+    const metric by = plan_.results.by;
+    const unsigned char* rows[kScoredOfLanes];
+#pragma unroll
+    for (int r = 0; r < kScoredOfLanes; r++) rows[r] = plan_.rows + positions[r] * plan_.row_stride_bytes;
+    const float sum = sum_by_eights<L2>(plan_.dim, staged_, lane_,
+                                        [&](std::int32_t first, scored_fours& x) { load(rows, first, x); });
+    const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
+    const float row_inverse_norm = by == metric::cosine ? plan_.inverse_norms[position] : 0.0f;
+    return core::row_key(core::score_key(score_of(sum, by, inverse_norm_, row_inverse_norm), by), position);
+  }
+
+ private:
+  using row_pointers = const unsigned char* [kScoredOfLanes];
+
+  /// All of these loads are under way at once, so that memory is waited for once.
+  template <element_type E>
+  __device__ __forceinline__ void load(const row_pointers& rows, std::int32_t first, scored_fours& x) const {
+    using raw = typename quad<E>::raw;
+    for_each_four(first, plan_.dim, [&](int i, std::int32_t at) {
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++)
+        x[i][r] = quad<E>::widen(load_apart(reinterpret_cast<const raw*>(rows[r]) + at / 4));
+    });
+  }
+  __device__ __forceinline__ void load(const row_pointers& rows, std::int32_t first, scored_fours& x) const {
+    switch (plan_.type) {
+      case element_type::f32: return load<element_type::f32>(rows, first, x);
+      case element_type::f16: return load<element_type::f16>(rows, first, x);
+      case element_type::bf16: return load<element_type::bf16>(rows, first, x);
+      case element_type::i8: return load<element_type::i8>(rows, first, x);
+      default: return load<element_type::u8>(rows, first, x);
+    }
+  }
+
+  const answer_plan& plan_;
+  const float* staged_;
+  int lane_;
+  float inverse_norm_ = 0.0f;
+};
 
 /// Replaces keys[0, n) by those of the scores of the rows themselves. The query is staged.
 template <int Threads>
 __device__ void refine_keys(const answer_plan& plan, const float* staged, std::uint64_t* keys, std::uint32_t n) {
+  constexpr std::uint32_t kStep = Threads / kWarp * kScoredAtOnce;
   const int lane = threadIdx.x % kWarp;
-  const metric by = plan.results.by;
-  const bool l2 = by == metric::l2;
-  const float query_inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged, plan.dim, lane) : 0.0f;
-  constexpr std::uint32_t kStep = Threads / kWarp * kRefinedRows;
-  for (std::uint32_t first = threadIdx.x / kWarp * kRefinedRows; first < n; first += kStep) {
-    std::uint32_t positions[kRefinedRows];
-    const unsigned char* rows[kRefinedRows];
-    float sums[kRefinedRows][1][4] = {};
-#pragma unroll
-    for (int r = 0; r < kRefinedRows; r++) {
-      positions[r] = core::position_of(keys[min(first + r, n - 1)]);
-      rows[r] = plan.rows + positions[r] * plan.row_stride_bytes;
-    }
-#pragma unroll 1
-    for (std::int32_t at = lane * 4; at < plan.dim; at += core::kPartialSums) {
-      const float4 q = *reinterpret_cast<const float4*>(staged + at);
-      float4 x[kRefinedRows];
-#pragma unroll
-      for (int r = 0; r < kRefinedRows; r++) x[r] = load_four(plan.type, rows[r], at);
-#pragma unroll
-      for (int r = 0; r < kRefinedRows; r++) {
-        if (l2)
-          step4<true>(q, x[r], sums[r][0]);
-        else
-          step4<false>(q, x[r], sums[r][0]);
-      }
-    }
-    __syncwarp();
-    const float sum = finish_sums<kWarp, kRefinedRows>(sums, lane);
-    const int mine = finished_row<kWarp, kRefinedRows>(lane);
-    if (leads_finished_row<kWarp, kRefinedRows>(lane) && first + mine < n) {
-      std::uint32_t position = positions[0];
-#pragma unroll
-      for (int r = 1; r < kRefinedRows; r++) position = mine == r ? positions[r] : position;
-      const float row_inverse_norm = by == metric::cosine ? plan.inverse_norms[position] : 0.0f;
-      keys[first + mine] =
-          core::row_key(core::score_key(score_of(sum, by, query_inverse_norm, row_inverse_norm), by), position);
-    }
-  }
+  const std::uint32_t first = threadIdx.x / kWarp * kScoredAtOnce;
+  if (plan.results.by == metric::l2)
+    replace_keys(keys, first, n, kStep, lane, number_of_key{}, kept_row_scorer<true>(plan, staged, lane));
+  else
+    replace_keys(keys, first, n, kStep, lane, number_of_key{}, kept_row_scorer<false>(plan, staged, lane));
   __syncthreads();
 }
 

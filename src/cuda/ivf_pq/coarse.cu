@@ -230,7 +230,7 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
 
 }  // namespace
 
-bool has_coarse(std::int64_t dim, std::int64_t k) { return dim <= kCoarseMaxDim && k <= kFilterMaxRows; }
+bool has_coarse(std::int64_t dim, std::int64_t k) { return dim <= kCoarseMaxDim && k <= kCoarseMaxLists; }
 
 std::int64_t coarse_pages_bytes(std::int64_t dim, std::int64_t rows) {
   return kHeaderBytes + table_bytes_of(rows) + pages_of(rows) * page_bytes_of(dim);

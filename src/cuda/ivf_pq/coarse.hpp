@@ -11,8 +11,9 @@
 
 namespace shortlist::cuda {
 
-/// fp32 rows of at most kCoarseMaxDim elements, and as many of them asked for as the filter takes.
+/// fp32 rows of at most kCoarseMaxDim elements, and at most kCoarseMaxLists of them asked for.
 inline constexpr std::int64_t kCoarseMaxDim = 128;
+inline constexpr std::int64_t kCoarseMaxLists = 2048;  ///< that a query looks for
 bool has_coarse(std::int64_t dim, std::int64_t k);
 
 /// Bytes that rows take as halves, as the matrix units have them.

@@ -19,8 +19,8 @@ struct code_table_place {
   std::int64_t code;
 
   constexpr code_table_place(const page_layout& layout, std::int64_t at)
-      : piece(at % kLanesOfRow * layout.lane_pieces +
-              at / (kLanesOfRow * kGroupPieces * kTableCodes) * kGroupPieces + at / kLanesOfRow % kGroupPieces),
+      : piece(at % kLanesOfRow * layout.lane_pieces + at / (kLanesOfRow * kGroupPieces * kTableCodes) * kGroupPieces +
+              at / kLanesOfRow % kGroupPieces),
         code(at / (kLanesOfRow * kGroupPieces) % kTableCodes) {}
 };
 

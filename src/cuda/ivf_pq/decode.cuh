@@ -155,20 +155,39 @@ __device__ __forceinline__ float sum_of_decoded(const decoder& from, const slot 
 
 inline constexpr int kLanesOfScore = 8;   // of a row that is scored
 inline constexpr int kScoredOfLanes = 2;  // rows of those lanes at once
+inline constexpr std::uint32_t kScoredAtOnce = kWarpLanes / kLanesOfScore * kScoredOfLanes;  // rows of a warp
 
-/// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `four(r, at)` is elements [at, at + 4) of row r.
-template <bool L2, class Four>
-__device__ __forceinline__ float sum_by_eights(std::int32_t dim, const float* staged, int lane, Four four) {
-  float sums[kScoredOfLanes][kQuadsPerLane<kLanesOfScore>][4] = {};
+/// What a lane takes of its rows at once: of each, four elements of every 32 of half a chunk of 128.
+inline constexpr int kFoursOfLane = kQuadsPerLane<kLanesOfScore> / 2;
+using scored_fours = float4[kFoursOfLane][kScoredOfLanes];
+
+/// Calls visit(i, at) for each of the fours from `first` on: elements [at, at + 4), if the row has them.
+template <class Visit>
+__device__ __forceinline__ void for_each_four(std::int32_t first, std::int32_t dim, Visit visit) {
+#pragma unroll
+  for (int i = 0; i < kFoursOfLane; i++) {
+    const std::int32_t at = first + i * kLanesOfScore * 4;
+    if (at < dim) visit(i, at);
+  }
+}
+
+/// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `load(first, x)` brings what for_each_four visits.
+template <bool L2, class Load>
+__device__ __forceinline__ float sum_by_eights(std::int32_t dim, const float* staged, int lane, Load load) {
+  constexpr int kQuads = kQuadsPerLane<kLanesOfScore>;
+  float sums[kScoredOfLanes][kQuads][4] = {};
 #pragma unroll 1
   for (std::int32_t chunk = lane % kLanesOfScore * 4; chunk < dim; chunk += core::kPartialSums) {
 #pragma unroll
-    for (int v = 0; v < kQuadsPerLane<kLanesOfScore>; v++) {
-      const std::int32_t at = chunk + v * kLanesOfScore * 4;
-      if (at >= dim) continue;
-      const float4 q = *reinterpret_cast<const float4*>(staged + at);
+    for (int v = 0; v < kQuads; v += kFoursOfLane) {
+      const std::int32_t first = chunk + v * kLanesOfScore * 4;
+      scored_fours x;
+      load(first, x);
+      for_each_four(first, dim, [&](int i, std::int32_t at) {
+        const float4 q = *reinterpret_cast<const float4*>(staged + at);
 #pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) step4<L2>(q, four(r, at), sums[r][v]);
+        for (int r = 0; r < kScoredOfLanes; r++) step4<L2>(q, x[i][r], sums[r][v + i]);
+      });
     }
   }
   __syncwarp();

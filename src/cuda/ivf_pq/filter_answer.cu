@@ -17,24 +17,26 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kThreads = 128;       // of blocks whose warps have a query each
-constexpr int kBlockThreads = 512;  // of blocks that have one
+constexpr int kThreads = 128;            // of blocks whose warps have a query each
+constexpr int kBlockThreads = 512;       // of blocks that have one
+constexpr int kSmallBlockThreads = 128;  // of those for few rows by code
 constexpr std::uint32_t kWarps = kThreads / kWarp;
-constexpr std::uint32_t kBlockWarps = kBlockThreads / kWarp;
-constexpr int kAnswerBlocks = 2;                                                 // of a multiprocessor
-constexpr std::uint32_t kScoredAtOnce = kWarp / kLanesOfScore * kScoredOfLanes;  // rows of a warp
+constexpr int kAnswerBlocks = 2;  // of a multiprocessor
+constexpr int kSmallAnswerBlocks = 5;
 constexpr int kFoursAtOnce = 1;             // of a row that is decoded, of a lane: more would not fit the registers
 constexpr std::uint32_t kLeastRoom = 1024;  // of a block's rows
 constexpr std::int64_t kLeastCapacity = 1024;
 constexpr std::int64_t kMostCapacity = 16'384;  // so that batches stay large
-constexpr std::int64_t kHitsPerRow = 16;
+constexpr std::int64_t kHitsPerRow = 24;
 
+template <int Threads>
 struct answer_shared {
-  select_scratch<kBlockThreads> select;
+  select_scratch<Threads> select;
   std::uint32_t length;
 };
 constexpr std::uint64_t kNoKey = ~std::uint64_t{0};  // beyond all keys
-constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(answer_shared)) + 15) / 16 * 16;
+template <int Threads>
+constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(answer_shared<Threads>)) + 15) / 16 * 16;
 
 constexpr std::int32_t padded_dim(std::int32_t dim) {
   return (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
@@ -42,21 +44,20 @@ constexpr std::int32_t padded_dim(std::int32_t dim) {
 
 __device__ __forceinline__ slot slot_of_hit(std::uint64_t hit) { return static_cast<slot>(hit); }
 
-/// What names a row in the key that its score replaces: a hit's slot, or what a key has instead of a position.
+/// What names a row in a hit that its score's key replaces.
 struct number_of_hit {
   __device__ __forceinline__ std::uint32_t operator()(std::uint64_t hit) const { return slot_of_hit(hit); }
 };
-struct number_of_key {
-  __device__ __forceinline__ std::uint32_t operator()(std::uint64_t key) const { return core::position_of(key); }
-};
 
 /// Moves those of keys[0, n) in [least, end) to `to`. @returns how many there are; no more than `room` are moved.
+template <int Threads>
 __device__ std::uint32_t move_between(const std::uint64_t* keys, std::uint32_t n, std::uint64_t least,
-                                      std::uint64_t end, std::uint64_t* to, std::uint32_t room, answer_shared& shared) {
+                                      std::uint64_t end, std::uint64_t* to, std::uint32_t room,
+                                      answer_shared<Threads>& shared) {
   __syncthreads();
   if (threadIdx.x == 0) shared.length = 0;
   __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads) {
+  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
     if (keys[i] < least || keys[i] >= end) continue;
     const std::uint32_t place = atomicAdd(&shared.length, 1u);
     if (place < room) to[place] = keys[i];
@@ -66,9 +67,10 @@ __device__ std::uint32_t move_between(const std::uint64_t* keys, std::uint32_t n
 }
 
 /// Replaces slots by keys of their rows' positions, without a score.
+template <int Threads>
 __device__ void place_slots(const filter_answer_plan& plan, std::uint64_t* keys, std::uint32_t n) {
   __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads)
+  for (std::uint32_t i = threadIdx.x; i < n; i += Threads)
     keys[i] = core::row_key(0, plan.codes.position_of(slot_of_hit(keys[i])));
   __syncthreads();
 }
@@ -90,8 +92,11 @@ class code_scorer {
     const std::uint32_t position = plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]);
     float sum = 0.0f;
     if constexpr (Form == row_form::any) {
-      sum = sum_by_eights<L2>(plan_.codes.dim, staged_, lane_, [&](int r, std::int32_t at) {
-        return decoded_four(plan_.codes, slots[r], lists[r], at);
+      sum = sum_by_eights<L2>(plan_.codes.dim, staged_, lane_, [&](std::int32_t first, scored_fours& x) {
+        for_each_four(first, plan_.codes.dim, [&](int i, std::int32_t at) {
+#pragma unroll
+          for (int r = 0; r < kScoredOfLanes; r++) x[i][r] = decoded_four(plan_.codes, slots[r], lists[r], at);
+        });
       });
     } else {
       sum = codes_.template sum<L2, kFoursAtOnce>(slots, lists, staged_, lane_);
@@ -107,30 +112,12 @@ class code_scorer {
   float inverse_norm_ = 0.0f;
 };
 
-/// Replaces keys[first, n), by `step`, by key_of(numbers of the lane's rows, which of them is its); a warp. number_of
-/// takes a row's number from the key that is replaced.
-template <class NumberOf, class KeyOf>
-__device__ __forceinline__ void replace_keys(std::uint64_t* keys, std::uint32_t first, std::uint32_t n,
-                                             std::uint32_t step, int lane, NumberOf number_of, KeyOf key_of) {
-  const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane);
-  for (; first < n; first += step) {
-    const std::uint32_t at = first + lane / kLanesOfScore * kScoredOfLanes;
-    std::uint32_t numbers[kScoredOfLanes];
-#pragma unroll
-    for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = number_of(keys[min(at + r, n - 1)]);
-    __syncwarp();
-    const std::uint64_t key = key_of(numbers, mine);
-    if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) && at + mine < n) keys[at + mine] = key;
-    __syncwarp();
-  }
-}
-
 /// Replaces slots by the keys of their rows' scores.
-template <row_form Form, bool L2>
+template <int Threads, row_form Form, bool L2>
 __device__ void score_slots(const filter_answer_plan& plan, const float* staged, std::uint64_t* keys, std::uint32_t n) {
   const int lane = threadIdx.x % kWarp;
   const code_scorer<Form, L2> scorer(plan, staged, lane);
-  replace_keys(keys, threadIdx.x / kWarp * kScoredAtOnce, n, kBlockWarps * kScoredAtOnce, lane, number_of_hit{},
+  replace_keys(keys, threadIdx.x / kWarp * kScoredAtOnce, n, (Threads / kWarp) * kScoredAtOnce, lane, number_of_hit{},
                scorer);
   __syncthreads();
 }
@@ -140,24 +127,24 @@ constexpr bool sorts_by_bins(std::int64_t k) { return k > kBlockThreads / 2; }
 
 /// Writes the best of keys[0, n), all scored, as a query's answer. @returns false, and writes nothing, if bins do not
 /// serve them.
+template <int Threads>
 __device__ bool write_sorted(const result_lists& results, std::int64_t query, const std::uint64_t* keys,
                              std::uint32_t n, std::uint64_t* spare, std::uint32_t room, sort_bins<>& bins,
-                             select_scratch<kBlockThreads>& scratch) {
+                             select_scratch<Threads>& scratch) {
   const auto k = static_cast<std::uint32_t>(min(results.k, static_cast<std::int64_t>(n)));
-  if (!sort_by_bins<kBlockThreads>(keys, n, k, spare, room, bins, scratch,
-                                   [&](std::uint32_t rank, std::uint64_t key) { results.write(query, rank, key); }))
+  if (!sort_by_bins<Threads>(keys, n, k, spare, room, bins, scratch,
+                             [&](std::uint32_t rank, std::uint64_t key) { results.write(query, rank, key); }))
     return false;
-  for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < results.k; i += kBlockThreads)
-    results.pad(query, i);
+  for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < results.k; i += Threads) results.pad(query, i);
   return true;
 }
 
-template <row_form Form, bool L2>
-__global__ void __launch_bounds__(kBlockThreads, kAnswerBlocks)
+template <int Threads, row_form Form, bool L2>
+__global__ void __launch_bounds__(Threads, Threads == kBlockThreads ? kAnswerBlocks : kSmallAnswerBlocks)
     filter_answer_kernel(const __grid_constant__ filter_answer_plan plan) {
   join_chain();
-  auto& shared = *reinterpret_cast<answer_shared*>(dynamic_shared());
-  auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
+  auto& shared = *reinterpret_cast<answer_shared<Threads>*>(dynamic_shared());
+  auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead<Threads>);
   std::uint64_t* chosen = keys + plan.room;
   auto* staged = reinterpret_cast<float*>(chosen + plan.room);
   if (plan.which && blockIdx.x >= *plan.which_count) return;
@@ -183,15 +170,15 @@ __global__ void __launch_bounds__(kBlockThreads, kAnswerBlocks)
   if (found > kept) {
     const auto visit = [&](auto f) {
 #pragma unroll 4
-      for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) f(hits[i]);
+      for (std::uint32_t i = threadIdx.x; i < found; i += Threads) f(hits[i]);
     };
     std::uint64_t cut = 0;
     if (found <= plan.room) {
-      for (std::uint32_t i = threadIdx.x; i < found; i += kBlockThreads) keys[i] = hits[i];
+      for (std::uint32_t i = threadIdx.x; i < found; i += Threads) keys[i] = hits[i];
       __syncthreads();
-      cut = block_cut<kBlockThreads>(keys, found, kept, refines ? 0 : kept / kWarp, shared.select);
+      cut = block_cut<Threads>(keys, found, kept, refines ? 0 : kept / kWarp, shared.select);
     } else {
-      cut = block_cut_radix<kBlockThreads>(visit, kept, shared.select);
+      cut = block_cut_radix<Threads>(visit, kept, shared.select);
     }
     const float distance = distance_of_key(core::key_of(cut));
     if (guessed && distance + margin > plan.batch.thresholds[query]) return leave();
@@ -201,35 +188,38 @@ __global__ void __launch_bounds__(kBlockThreads, kAnswerBlocks)
   std::uint32_t n = move_between(hits, found, least, surely, chosen, plan.room, shared);
   if (n > plan.room) return leave();
   if (plain) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += kBlockThreads) chosen[i] = core::row_key(0, slot_of_hit(chosen[i]));
+    for (std::uint32_t i = threadIdx.x; i < n; i += Threads) chosen[i] = core::row_key(0, slot_of_hit(chosen[i]));
     __syncthreads();
-    return write_answer<kBlockThreads>(plan.answer, query, chosen, n, keys, staged, shared.select);
+    return write_answer<Threads>(plan.answer, query, chosen, n, keys, staged, shared.select);
   }
   const std::uint32_t sure = refines ? move_between(hits, found, surely, kNoKey, keys, plan.room, shared) : 0;
   if (!refines || sure + n > kept) {
-    score_slots<Form, L2>(plan, staged, chosen, n);
+    score_slots<Threads, Form, L2>(plan, staged, chosen, n);
     if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
-    if (!refines && sorts_by_bins(plan.answer.results.k)) {
-      auto& bins = *reinterpret_cast<sort_bins<>*>(staged + padded_dim(plan.codes.dim));
-      if (write_sorted(plan.answer.results, query, chosen, n, keys, plan.room, bins, shared.select)) return;
+    if constexpr (Threads == kBlockThreads) {
+      if (!refines && sorts_by_bins(plan.answer.results.k)) {
+        auto& bins = *reinterpret_cast<sort_bins<>*>(staged + padded_dim(plan.codes.dim));
+        if (write_sorted<Threads>(plan.answer.results, query, chosen, n, keys, plan.room, bins, shared.select)) return;
+      }
     }
   } else {
-    place_slots(plan, chosen, n);
+    place_slots<Threads>(plan, chosen, n);
   }
-  place_slots(plan, keys, sure);
+  place_slots<Threads>(plan, keys, sure);
   std::uint64_t cut = 0;
-  if (sure + n > kept) cut = block_cut<kBlockThreads>(chosen, n, kept - sure, 0, shared.select);
+  if (sure + n > kept) cut = block_cut<Threads>(chosen, n, kept - sure, 0, shared.select);
   n = sure + move_between(chosen, n, cut, kNoKey, keys + sure, plan.room - sure, shared);
-  write_answer<kBlockThreads>(plan.answer, query, keys, n, chosen, staged, shared.select);
+  write_answer<Threads>(plan.answer, query, keys, n, chosen, staged, shared.select);
 }
 
 // ---- few rows a query: a warp each
 
-constexpr int kWarpRows = 128;        // of an answer by code
-constexpr int kFewAnswers = 128;      // so few are faster with a block each
-constexpr int kWarpAnswerBlocks = 5;  // of a multiprocessor: loads of rows are what takes time
-constexpr int kHitsOfLane = 16;       // whose distances stay in registers
-constexpr int kRankedAtOnce = 4;      // keys of a lane
+constexpr int kWarpRows = 256;                  // of an answer by code
+constexpr std::uint32_t kSmallBlockRows = 512;  // of an answer by code
+constexpr int kFewAnswers = 128;                // so few are faster with a block each
+constexpr int kWarpAnswerBlocks = 5;            // of a multiprocessor: loads of rows are what takes time
+constexpr int kHitsOfLane = 16;                 // whose distances stay in registers
+constexpr int kRankedAtOnce = 4;                // keys of a lane
 
 /// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
 struct warp_memory {
@@ -265,7 +255,6 @@ class warp_answer {
     std::uint32_t sure = 0;
     std::uint32_t n = choose(found, kept, margin, refines && !plain, sure);
     if (n > plan_.room) return false;
-    const metric by = plan_.answer.results.by;
     if (!plain && (!refines || sure + n > kept)) {
       stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
       const code_scorer<Form, L2> scorer(plan_, memory_.staged, lane_);
@@ -280,9 +269,8 @@ class warp_answer {
       for (std::uint32_t i = lane_; i < sure; i += kWarp) memory_.keys[n + i] = memory_.best[i];
       n += sure;
       stage(plan_.answer.queries + query_ * plan_.answer.query_stride);
-      const float inverse_norm =
-          by == metric::cosine ? inverse_norm_of_query(memory_.staged, plan_.answer.dim, lane_) : 0.0f;
-      score_rows(n, inverse_norm);
+      replace_keys(memory_.keys, 0, n, kScoredAtOnce, lane_, number_of_key{},
+                   kept_row_scorer<L2>(plan_.answer, memory_.staged, lane_));
     }
     write(n);
     return true;
@@ -368,21 +356,6 @@ class warp_answer {
     return n;
   }
 
-  __device__ void score_rows(std::uint32_t n, float inverse_norm) {
-    const answer_plan& answer = plan_.answer;
-    const metric by = answer.results.by;
-    replace_keys(memory_.keys, 0, n, kScoredAtOnce, lane_, number_of_key{},
-                 [&](const std::uint32_t(&positions)[kScoredOfLanes], int mine) {
-                   const float sum = sum_by_eights<L2>(answer.dim, memory_.staged, lane_, [&](int r, std::int32_t at) {
-                     return load_four(answer.type, answer.rows + positions[r] * answer.row_stride_bytes, at);
-                   });
-                   const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
-                   const float row_inverse_norm = by == metric::cosine ? answer.inverse_norms[position] : 0.0f;
-                   return core::row_key(core::score_key(score_of(sum, by, inverse_norm, row_inverse_norm), by),
-                                        position);
-                 });
-  }
-
   /// Calls f(rank, key) for each of keys[0, n).
   template <class F>
   __device__ __forceinline__ void rank(std::uint32_t n, F f) const {
@@ -463,18 +436,29 @@ __global__ void __launch_bounds__(kThreads, kWarpAnswerBlocks)
 
 using kernel_pointer = void (*)(filter_answer_plan);
 
-template <row_form Form>
-kernel_pointer kernel_of(bool by_warps, bool l2) {
-  if (by_warps) return l2 ? warp_answer_kernel<Form, true> : warp_answer_kernel<Form, false>;
-  return l2 ? filter_answer_kernel<Form, true> : filter_answer_kernel<Form, false>;
+/// Who answers a query.
+enum class answerer : std::uint8_t { warp, small_block, block };
+
+template <row_form Form, bool L2>
+kernel_pointer kernel_of(answerer who) {
+  switch (who) {
+    case answerer::warp: return warp_answer_kernel<Form, L2>;
+    case answerer::small_block: return filter_answer_kernel<kSmallBlockThreads, Form, L2>;
+    default: return filter_answer_kernel<kBlockThreads, Form, L2>;
+  }
 }
 
-kernel_pointer kernel_of(row_form form, bool by_warps, bool l2) {
+template <row_form Form>
+kernel_pointer kernel_of(answerer who, bool l2) {
+  return l2 ? kernel_of<Form, true>(who) : kernel_of<Form, false>(who);
+}
+
+kernel_pointer kernel_of(row_form form, answerer who, bool l2) {
   switch (form) {
-    case row_form::numbers8: return kernel_of<row_form::numbers8>(by_warps, l2);
-    case row_form::numbers4: return kernel_of<row_form::numbers4>(by_warps, l2);
-    case row_form::pairs: return kernel_of<row_form::pairs>(by_warps, l2);
-    default: return kernel_of<row_form::any>(by_warps, l2);
+    case row_form::numbers8: return kernel_of<row_form::numbers8>(who, l2);
+    case row_form::numbers4: return kernel_of<row_form::numbers4>(who, l2);
+    case row_form::pairs: return kernel_of<row_form::pairs>(who, l2);
+    default: return kernel_of<row_form::any>(who, l2);
   }
 }
 
@@ -482,9 +466,8 @@ kernel_pointer kernel_of(row_form form, bool by_warps, bool l2) {
 
 std::int64_t hits_capacity(std::int64_t by_code) {
   if (const auto forced = core::forced_hits()) return *forced;
-  std::int64_t capacity = kLeastCapacity;
-  while (capacity < kHitsPerRow * by_code && capacity < kMostCapacity) capacity *= 2;
-  return capacity;
+  const std::int64_t capacity = (kHitsPerRow * by_code + kLeastCapacity - 1) / kLeastCapacity * kLeastCapacity;
+  return std::clamp(capacity, kLeastCapacity, kMostCapacity);
 }
 
 void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
@@ -497,18 +480,23 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
         .threads = kThreads,
         .shared_bytes = (kWarps * (plan.room + plan.answer.by_code) + 1) / 2 * 16 + kWarps * query_bytes,
         .overlaps = true};
-    return launch(kernel_of(row_form_of(plan.codes), true, l2), shape, stream, plan,
+    return launch(kernel_of(row_form_of(plan.codes), answerer::warp, l2), shape, stream, plan,
                   "launching the answers of a batch");
   }
+  const bool is_small = plan.answer.by_code <= kSmallBlockRows && plan.answer.results.k <= kSmallBlockThreads &&
+                        plan.batch.count > kFewAnswers;
   plan.room = kLeastRoom;
   while (plan.room < 2 * plan.answer.by_code) plan.room *= 2;
   const launch_shape shape{
       .grid = dim3(static_cast<unsigned>(plan.batch.count)),
-      .threads = kBlockThreads,
-      .shared_bytes = kSharedHead + 2 * static_cast<std::int64_t>(plan.room) * 8 + query_bytes +
+      .threads = is_small ? kSmallBlockThreads : kBlockThreads,
+      .shared_bytes = (is_small ? kSharedHead<kSmallBlockThreads> : kSharedHead<kBlockThreads>)+2 *
+                          static_cast<std::int64_t>(plan.room) * 8 +
+                      query_bytes +
                       (sorts_by_bins(plan.answer.results.k) ? static_cast<std::int64_t>(sizeof(sort_bins<>)) : 0),
       .overlaps = true};
-  launch(kernel_of(row_form_of(plan.codes), false, l2), shape, stream, plan, "launching the answers of a batch");
+  launch(kernel_of(row_form_of(plan.codes), is_small ? answerer::small_block : answerer::block, l2), shape, stream,
+         plan, "launching the answers of a batch");
 }
 
 }  // namespace shortlist::cuda

@@ -8,7 +8,7 @@
 namespace shortlist::cuda {
 
 /// Rows by code that one answer may need, and the room for hits that so many ask for.
-inline constexpr std::int64_t kFilterMaxRows = 2048;
+inline constexpr std::int64_t kFilterMaxRows = 4096;
 std::int64_t hits_capacity(std::int64_t by_code);
 
 struct filter_answer_plan {

@@ -415,7 +415,7 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
   there = __reduce_add_sync(kFullWarp, there);
   const std::uint32_t wanted = batch.wanted;
   float farthest = __uint_as_float(0x7F800000u);
-  if (there >= wanted) {
+  if (there >= wanted || (Guesses && there > 0 && likely_rows(keys, low, wanted, sample, lane) >= wanted)) {
     while (low < high) {
       const std::uint32_t middle = high - (high - low) / 2;
       std::uint32_t count = 0;
@@ -512,8 +512,10 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
   const float margin = batch.margins[query];
   const auto nprobe = static_cast<std::uint32_t>(batch.nprobe);
   const bool has_hits = batch.hit_counts[query] > batch.capacity;
-  bool is_retried =
-      margin < __uint_as_float(0x7F800000u) && (has_hits ? batch.capacity >= batch.wanted : is_guessed(batch, query));
+  const float infinity = __uint_as_float(0x7F800000u);
+  bool is_retried = margin < infinity && (has_hits ? batch.capacity >= batch.wanted : is_guessed(batch, query));
+  const float distance = is_retried ? sure_distance(batch, query, has_hits, lane) : infinity;
+  is_retried = distance < infinity;  // fewer groups are sampled than rows are wanted
   std::uint32_t first = 0;
   if (is_retried) {
     if (lane == 0) first = atomicAdd(plan.item_count, nprobe);
@@ -525,7 +527,6 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
     if (lane == 0) plan.left[atomicAdd(plan.left_count, 1u)] = query;
     return;
   }
-  const float distance = sure_distance(batch, query, has_hits, lane);
   if (lane == 0) {
     set_threshold(batch, query, distance, false);
     batch.hit_counts[query] = 0;

@@ -296,8 +296,12 @@ class estimated_choice {
 #pragma unroll
       for (int r = 0; r < kScoredOfLanes; r++) rows[r] = row_of(min(at + r, n - 1));
       __syncwarp();
-      const float sum = sum_by_eights<L2>(nearest_.dim, staged_, lane_, [&](int r, std::int32_t element) {
-        return *reinterpret_cast<const float4*>(nearest_.rows + rows[r] * nearest_.row_stride + element);
+      const float sum = sum_by_eights<L2>(nearest_.dim, staged_, lane_, [&](std::int32_t first, scored_fours& x) {
+        for_each_four(first, nearest_.dim, [&](int i, std::int32_t element) {
+#pragma unroll
+          for (int r = 0; r < kScoredOfLanes; r++)
+            x[i][r] = *reinterpret_cast<const float4*>(nearest_.rows + rows[r] * nearest_.row_stride + element);
+        });
       });
       if (!leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) || at + mine >= n) continue;
       const std::uint32_t row = mine == 0 ? rows[0] : rows[1];

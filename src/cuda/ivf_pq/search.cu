@@ -25,7 +25,7 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr std::int64_t kMaxBatch = 16'384;
-constexpr std::int64_t kBatchBytes = std::int64_t{1} << 30;    // of what grows with the queries of a batch
+constexpr std::int64_t kBatchBytes = std::int64_t{3} << 29;    // of what grows with the queries of a batch
 constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
@@ -37,7 +37,8 @@ constexpr std::int64_t kMostSampled = 256;       // whose minima shared memory h
 constexpr std::uint32_t kSampledPages = 16;      // of a list
 constexpr std::uint32_t kLeastSampledPages = 8;  // the same where looser thresholds cost less, or are guessed
 constexpr std::uint32_t kFewByCode = 16;         // for so few rows by code
-constexpr std::uint32_t kLeastGuessed = 48;      // for so many
+constexpr std::int64_t kLeastGuessed = 48;       // for so many
+constexpr std::int64_t kMostGuessedLists = 32;   // sampled, if their groups are fewer than the rows by code
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
 constexpr std::int64_t kCounts = 5;
 constexpr std::int64_t kScoredQueries = 1024;
@@ -57,15 +58,19 @@ std::int64_t rows_by_code(std::int64_t k, std::int64_t refine_ratio) {
   return k * std::max<std::int64_t>(refine_ratio, 1);
 }
 
+bool guesses_thresholds(std::int64_t by_code) { return by_code >= kLeastGuessed; }
+
 std::int64_t sampled_lists(std::int64_t by_code, std::int64_t nprobe) {
   const std::int64_t least = nprobe > kManyProbes ? kSampledOfMany : kLeastSampled;
   const std::int64_t for_groups = (kSampledPerRow * by_code + kGroupsOfList - 1) / kGroupsOfList;
   const std::int64_t for_room = nprobe * by_code / kHitsForSample;  // if rows of far lists are as good
-  return std::min({nprobe, kMostSampled, std::max({least, for_groups, for_room})});
+  const std::int64_t sampled = std::min({nprobe, kMostSampled, std::max({least, for_groups, for_room})});
+  return sampled * kGroupsOfList < by_code ? std::min(sampled, kMostGuessedLists) : sampled;
 }
 
 bool can_filter(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
-  return has_filter(shape) && by_code <= kFilterMaxRows && sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code;
+  return has_filter(shape) && by_code <= kFilterMaxRows &&
+         (guesses_thresholds(by_code) || sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code);
 }
 
 bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
@@ -214,7 +219,8 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
 
 struct search_scratch final : core::scratch {
   core::ivf_pq_limits limits;
-  std::int64_t batch = 0;  // queries that go through it at once
+  std::int64_t most_queries = 0;
+  std::int64_t batch = 0;  // queries of the largest searches that go through it at once
   device_memory memory;
   device_memory queries;  // of host searches
   device_memory scores;
@@ -229,15 +235,20 @@ struct search_scratch final : core::scratch {
   std::int64_t device_allocations() const noexcept override { return 5 + coarse->device_allocations(); }
 };
 
+std::int64_t bytes_of_shape(const core::ivf_pq_model& model, const search_shape_of_batch& batch, int multiprocessors) {
+  carver carve(nullptr);
+  memory_of(carve, model.shape, model.rotation != nullptr, batch, multiprocessors);
+  return carve.taken();
+}
+
 /// Bytes that suffice for all searches of no more than this. Those of few rows by code are filtered, others may not be.
 std::int64_t bytes_of(const core::ivf_pq_model& model, const search_shape_of_batch& batch, int multiprocessors) {
   search_shape_of_batch filtered = batch;
-  filtered.by_code = std::min({batch.by_code, kFilterMaxRows, batch.nprobe * kGroupsOfList});
-  carver for_all(nullptr);
-  carver for_filtered(nullptr);
-  memory_of(for_all, model.shape, model.rotation != nullptr, batch, multiprocessors);
-  memory_of(for_filtered, model.shape, model.rotation != nullptr, filtered, multiprocessors);
-  return std::max(for_all.taken(), for_filtered.taken());
+  filtered.by_code = std::min(batch.by_code, kFilterMaxRows);
+  search_shape_of_batch proved = batch;  // more lists are sampled where no threshold need be guessed
+  proved.by_code = std::min(filtered.by_code, batch.nprobe * kGroupsOfList);
+  return std::max({bytes_of_shape(model, batch, multiprocessors), bytes_of_shape(model, filtered, multiprocessors),
+                   bytes_of_shape(model, proved, multiprocessors)});
 }
 
 exact_search_plan exact_plan_of(const search_memory& memory, const decoder& codes, const answer_plan& answer,
@@ -362,7 +373,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   filter.probes = memory.probes;
   filter.probe_scores = memory.probe_scores;
   const bool few = batch.queries * batch.nprobe <= kFewPairs;
-  const bool guesses = answer.by_code >= kLeastGuessed;
+  const bool guesses = guesses_thresholds(answer.by_code);
   if (!guesses) filter.guessed = nullptr;
   filter.sample.sampled_pages = guesses || answer.by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
   filter.sample.chunk_pages = ~0u;  // one chunk
@@ -394,6 +405,20 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   exact.which = memory.retry.left;
   exact.count = memory.retry.left_count;
   launch_exact_search(stream, exact);
+}
+
+/// How many queries of a search go through its scratch at once: more of smaller ones than of the largest.
+std::int64_t batch_of(const search_scratch& scratch, const core::ivf_pq_model& model,
+                      const core::ivf_pq_request& request, int multiprocessors) {
+  search_shape_of_batch batch{std::min(scratch.most_queries, request.query_count), request.nprobe,
+                              rows_by_code(request.k, request.refine_ratio)};
+  const bool is_flat =  // which has memory for scratch.batch
+      core::forced_ivf_pq_way() == core::ivf_pq_way::decode || !has_coarse(model.shape.dim, request.nprobe);
+  const std::int64_t results = scratch.batch * scratch.limits.max_k;  // that host searches have room for
+  while (batch.queries > scratch.batch && (is_flat || batch.queries * request.k > results ||
+                                           bytes_of_shape(model, batch, multiprocessors) > scratch.memory.bytes()))
+    batch.queries = std::max((batch.queries + 1) / 2, scratch.batch);
+  return batch.queries;
 }
 
 }  // namespace
@@ -430,14 +455,16 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
   made->limits = limits;
   search_shape_of_batch batch{std::min(limits.max_queries, kMaxBatch), limits.max_nprobe,
                               rows_by_code(limits.max_k, limits.max_refine_ratio)};
+  const std::int64_t most = batch.queries;
   while (batch.queries > 1 && bytes_of(model, batch, multiprocessors) > kBatchBytes + kExactBytes)
     batch.queries = (batch.queries + 1) / 2;
+  made->most_queries = most;
   made->batch = batch.queries;
   made->memory = device_memory(bytes_of(model, batch, multiprocessors));
   carver carve(made->memory.get());
   clear_now(memory_of(carve, model.shape, false, batch, multiprocessors).few,
             kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
-  made->queries = device_memory(batch.queries * model.shape.dim * 4);
+  made->queries = device_memory(most * model.shape.dim * 4);
   made->scores = device_memory(batch.queries * limits.max_k * 4);
   made->ids = device_memory(batch.queries * limits.max_k * 8);
   made->results = mapped_memory(kFlagBytes + kMappedResultBytes);
@@ -451,9 +478,10 @@ void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops
                    const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
                    const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
-  for (std::int64_t first = 0; first < request.query_count; first += scratch.batch) {
+  const std::int64_t batch = batch_of(scratch, model, request, multiprocessors);
+  for (std::int64_t first = 0; first < request.query_count; first += batch) {
     core::ivf_pq_request part = request;
-    part.query_count = std::min(scratch.batch, request.query_count - first);
+    part.query_count = std::min(batch, request.query_count - first);
     part.queries = request.queries + first * request.query_stride;
     part.scores = request.scores + first * request.k;
     part.ids = request.ids + first * request.k;
@@ -467,9 +495,10 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
   auto& scratch = static_cast<search_scratch&>(memory);
   const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
   auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // carved first
-  for (std::int64_t first = 0; first < request.query_count; first += scratch.batch) {
+  const std::int64_t most = batch_of(scratch, model, request, multiprocessors);
+  for (std::int64_t first = 0; first < request.query_count; first += most) {
     core::ivf_pq_request part = request;
-    part.query_count = std::min(scratch.batch, request.query_count - first);
+    part.query_count = std::min(most, request.query_count - first);
     const auto entries = static_cast<std::size_t>(part.query_count * request.k);
     const bool mapped =
         static_cast<std::int64_t>(entries * (sizeof(float) + sizeof(std::int64_t))) <= kMappedResultBytes;
