@@ -226,6 +226,38 @@ TEST_P(IvfPqOnDevice, BatchesAndSingleQueriesAreTheSame) {
   }
 }
 
+/// What answers a query of a GPU's batch depends on how many rows by code there are, and for how many queries.
+TEST_P(IvfPqOnDevice, ManyRowsByCodeForManyQueries) {
+  for (const element_type type : {element_type::f32, element_type::f16}) {
+    const ivf_pq_case of{
+        .options = {.dim = 40, .type = type, .nlist = 12, .pq_dim = 20, .pq_bits = 8, .rows = kept_rows::device},
+        .rows = 9000};
+    const dataset data = make_dataset(type, "uniform", of.rows, of.options.dim, 140, 13);
+    const ivf_pq_index index = index_of(where_, of, data);
+    const ivf_pq_oracle oracle = oracle_of(index);
+    const matrix_view<const float> some(data.query(0), 3, data.dim, data.query_stride);
+    for (const ivf_pq_search_options& options :
+         {ivf_pq_search_options{.k = 10, .nprobe = 6, .refine_ratio = 2},
+          ivf_pq_search_options{.k = 60, .nprobe = 6, .refine_ratio = 4},
+          ivf_pq_search_options{.k = 100, .nprobe = 12, .refine_ratio = 4},
+          ivf_pq_search_options{.k = 300, .nprobe = 12, .refine_ratio = 2},
+          ivf_pq_search_options{.k = 200, .nprobe = 6}, ivf_pq_search_options{.k = 100, .nprobe = 1},
+          ivf_pq_search_options{.k = 1000, .nprobe = 12, .refine_ratio = 3}}) {
+      const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
+      const ivf_pq_result one_way = index.search(data.query_view(), options);
+      ivf_pq_result begin = expected;
+      std::copy_n(one_way.scores.begin(), begin.scores.size(), begin.scores.begin());
+      std::copy_n(one_way.ids.begin(), begin.ids.size(), begin.ids.begin());
+      const std::string what = where_.name() + " " + std::string(to_string(type)) + " k=" + std::to_string(options.k) +
+                               " refine_ratio=" + std::to_string(options.refine_ratio);
+      ASSERT_EQ(first_difference(begin, expected), "") << what;
+      for_every_way(where_, [&](const std::string& way) {
+        ASSERT_EQ(first_difference(index.search(data.query_view(), options), one_way), "") << what << " way=" << way;
+      });
+    }
+  }
+}
+
 TEST_P(IvfPqOnDevice, MoreEqualCentroidsThanAChoiceHolds) {
   const ivf_pq_case of{.options = {.dim = 4, .nlist = 4200, .pq_dim = 2, .pq_bits = 4, .rows = kept_rows::device},
                        .rows = 4200,
@@ -267,7 +299,8 @@ TEST_P(IvfPqOnDevice, RowsThatALookAtAPartOfAListMisleadsAbout) {
     const ivf_pq_oracle oracle = oracle_of(index);
     for (const ivf_pq_search_options& options :
          {ivf_pq_search_options{.k = 100, .nprobe = 8}, ivf_pq_search_options{.k = 200, .nprobe = 8},
-          ivf_pq_search_options{.k = 50, .nprobe = 8, .refine_ratio = 2}}) {
+          ivf_pq_search_options{.k = 50, .nprobe = 8, .refine_ratio = 2},
+          ivf_pq_search_options{.k = 300, .nprobe = 8, .refine_ratio = 4}}) {
       const ivf_pq_result expected = oracle.expected(data.row_view(), data.query_view(), options);
       for_every_way(where_, [&](const std::string& way) {
         ASSERT_EQ(first_difference(index.search(data.query_view(), options), expected), "")

@@ -75,8 +75,8 @@ class kept_row_scorer {
     const unsigned char* rows[kScoredOfLanes];
 #pragma unroll
     for (int r = 0; r < kScoredOfLanes; r++) rows[r] = plan_.rows + positions[r] * plan_.row_stride_bytes;
-    const float sum = sum_by_eights<L2>(plan_.dim, staged_, lane_,
-                                        [&](std::int32_t first, scored_fours& x) { load(rows, first, x); });
+    const float sum = sum_by_eights<L2, kAtOnce>(
+        plan_.dim, staged_, lane_, [&](std::int32_t first, scored_fours<kAtOnce>& x) { load(rows, first, x); });
     const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
     const float row_inverse_norm = by == metric::cosine ? plan_.inverse_norms[position] : 0.0f;
     return core::row_key(core::score_key(score_of(sum, by, inverse_norm_, row_inverse_norm), by), position);
@@ -84,18 +84,19 @@ class kept_row_scorer {
 
  private:
   using row_pointers = const unsigned char* [kScoredOfLanes];
+  static constexpr int kAtOnce = 2;
 
   /// All of these loads are under way at once, so that memory is waited for once.
   template <element_type E>
-  __device__ __forceinline__ void load(const row_pointers& rows, std::int32_t first, scored_fours& x) const {
+  __device__ __forceinline__ void load(const row_pointers& rows, std::int32_t first, scored_fours<kAtOnce>& x) const {
     using raw = typename quad<E>::raw;
-    for_each_four(first, plan_.dim, [&](int i, std::int32_t at) {
+    for_each_four<kAtOnce>(first, plan_.dim, [&](int i, std::int32_t at) {
 #pragma unroll
       for (int r = 0; r < kScoredOfLanes; r++)
         x[i][r] = quad<E>::widen(load_apart(reinterpret_cast<const raw*>(rows[r]) + at / 4));
     });
   }
-  __device__ __forceinline__ void load(const row_pointers& rows, std::int32_t first, scored_fours& x) const {
+  __device__ __forceinline__ void load(const row_pointers& rows, std::int32_t first, scored_fours<kAtOnce>& x) const {
     switch (plan_.type) {
       case element_type::f32: return load<element_type::f32>(rows, first, x);
       case element_type::f16: return load<element_type::f16>(rows, first, x);

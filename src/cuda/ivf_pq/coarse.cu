@@ -26,7 +26,9 @@ constexpr std::uint32_t kSampledOfMany = 2;  // the same where many are asked fo
 constexpr std::int64_t kManyRows = 64;
 constexpr std::int64_t kMostChunkPages = 32;  // of an item
 constexpr std::int64_t kLeastChunkPages = 16;
-constexpr std::int64_t kChunksPerRow = 4;  // so that an item's hits fit the block's list
+constexpr std::int64_t kChunksPerRow = 4;    // so that an item's hits fit the block's list
+constexpr std::int64_t kColumns = 8;         // queries of a product
+constexpr std::int64_t kColumnsOfItem = 16;  // that would take as long as an item's pages do
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kHeaderBytes = 64;
 
@@ -146,6 +148,18 @@ coarse_cut cut_of(std::int64_t rows, std::int64_t k) {
   return cut;
 }
 
+/// Queries of an item: fewer than fit, where the blocks' rounds over `items` of each group then take clearly less.
+std::int32_t queries_of_groups(std::int64_t queries, std::int64_t items, std::int64_t most, int blocks) {
+  const auto time_of = [&](std::int64_t each) {
+    const std::int64_t all = (queries + each - 1) / each * items;
+    return (all + blocks - 1) / blocks * (each + kColumnsOfItem);
+  };
+  std::int64_t best = most;
+  for (std::int64_t each = most - kColumns; each > 0; each -= kColumns)
+    if (4 * time_of(each) < 3 * time_of(best)) best = each;
+  return static_cast<std::int32_t>(best);
+}
+
 struct coarse_plan_args {
   filter_batch batch;
   coarse_cut cut;
@@ -212,10 +226,12 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
   filter.hits = carve.take<std::uint64_t>(queries * filter.capacity);
   for (scan_pass* pass : {&filter.sample, &filter.all}) {
     const bool sample = pass == &filter.sample;
-    pass->queries_of_item = queries_of_item(shape, sample);
-    const std::int64_t groups = (queries + pass->queries_of_item - 1) / pass->queries_of_item;
-    pass->pairs = carve.take<scan_pair>(groups * pass->queries_of_item * (sample ? cut.samples : 1));
-    pass->items = carve.take<scan_item>(groups * (sample ? cut.samples : cut.chunks));
+    const std::int32_t most = queries_of_item(shape, sample);
+    const std::int64_t items = sample ? cut.samples : cut.chunks;
+    pass->queries_of_item = queries_of_groups(queries, items, most, filter_scan_blocks(multiprocessors));
+    // Whatever fewer queries are grouped by.
+    pass->pairs = carve.take<scan_pair>((queries + most) * (sample ? cut.samples : 1));
+    pass->items = carve.take<scan_item>((queries / kColumns + 1) * items);
     pass->item_count = carve.take<std::uint32_t>(1);
     pass->next_item = carve.take<std::uint32_t>(1);
   }

@@ -157,33 +157,34 @@ inline constexpr int kLanesOfScore = 8;   // of a row that is scored
 inline constexpr int kScoredOfLanes = 2;  // rows of those lanes at once
 inline constexpr std::uint32_t kScoredAtOnce = kWarpLanes / kLanesOfScore * kScoredOfLanes;  // rows of a warp
 
-/// What a lane takes of its rows at once: of each, four elements of every 32 of half a chunk of 128.
-inline constexpr int kFoursOfLane = kQuadsPerLane<kLanesOfScore> / 2;
-using scored_fours = float4[kFoursOfLane][kScoredOfLanes];
+/// Fours of elements of a lane's rows: every eighth four of a row, as many as are loaded at once.
+template <int AtOnce>
+using scored_fours = float4[AtOnce][kScoredOfLanes];
 
-/// Calls visit(i, at) for each of the fours from `first` on: elements [at, at + 4), if the row has them.
-template <class Visit>
+/// Calls visit(i, at) for each of a lane's fours from `first` on: elements [at, at + 4), if the row has them.
+template <int AtOnce, class Visit>
 __device__ __forceinline__ void for_each_four(std::int32_t first, std::int32_t dim, Visit visit) {
 #pragma unroll
-  for (int i = 0; i < kFoursOfLane; i++) {
+  for (int i = 0; i < AtOnce; i++) {
     const std::int32_t at = first + i * kLanesOfScore * 4;
     if (at < dim) visit(i, at);
   }
 }
 
-/// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `load(first, x)` brings what for_each_four visits.
-template <bool L2, class Load>
+/// The sum of row finished_row<8, 2>(lane) of a lane's two rows. `load(first, x)` brings what for_each_four visits: the
+/// more at once, the fewer waits for memory, and the more registers.
+template <bool L2, int AtOnce, class Load>
 __device__ __forceinline__ float sum_by_eights(std::int32_t dim, const float* staged, int lane, Load load) {
   constexpr int kQuads = kQuadsPerLane<kLanesOfScore>;
   float sums[kScoredOfLanes][kQuads][4] = {};
 #pragma unroll 1
   for (std::int32_t chunk = lane % kLanesOfScore * 4; chunk < dim; chunk += core::kPartialSums) {
 #pragma unroll
-    for (int v = 0; v < kQuads; v += kFoursOfLane) {
+    for (int v = 0; v < kQuads; v += AtOnce) {
       const std::int32_t first = chunk + v * kLanesOfScore * 4;
-      scored_fours x;
+      scored_fours<AtOnce> x;
       load(first, x);
-      for_each_four(first, dim, [&](int i, std::int32_t at) {
+      for_each_four<AtOnce>(first, dim, [&](int i, std::int32_t at) {
         const float4 q = *reinterpret_cast<const float4*>(staged + at);
 #pragma unroll
         for (int r = 0; r < kScoredOfLanes; r++) step4<L2>(q, x[i][r], sums[r][v + i]);

@@ -90,6 +90,8 @@ struct filter_batch {
 bool has_filter(const core::ivf_pq_shape& shape);
 /// Pairs of an item, so that its queries fit shared memory.
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
+/// Blocks that scan at once.
+int filter_scan_blocks(int multiprocessors);
 
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch);
 /// Items of both passes, and the pairs of the sample.

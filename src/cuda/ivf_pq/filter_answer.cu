@@ -23,8 +23,9 @@ constexpr int kSmallBlockThreads = 128;  // of those for few rows by code
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr int kAnswerBlocks = 2;  // of a multiprocessor
 constexpr int kSmallAnswerBlocks = 5;
-constexpr int kFoursAtOnce = 1;             // of a row that is decoded, of a lane: more would not fit the registers
-constexpr std::uint32_t kLeastRoom = 1024;  // of a block's rows
+constexpr int kFoursAtOnce = 1;               // of a row that is decoded, of a lane: more would not fit the registers
+constexpr std::uint32_t kLeastRoom = 1024;    // of a block's rows
+constexpr std::uint32_t kCountedKeys = 2048;  // cut by counts of all of them, of which each warp makes one
 constexpr std::int64_t kLeastCapacity = 1024;
 constexpr std::int64_t kMostCapacity = 16'384;  // so that batches stay large
 constexpr std::int64_t kHitsPerRow = 24;
@@ -92,8 +93,8 @@ class code_scorer {
     const std::uint32_t position = plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]);
     float sum = 0.0f;
     if constexpr (Form == row_form::any) {
-      sum = sum_by_eights<L2>(plan_.codes.dim, staged_, lane_, [&](std::int32_t first, scored_fours& x) {
-        for_each_four(first, plan_.codes.dim, [&](int i, std::int32_t at) {
+      sum = sum_by_eights<L2, 1>(plan_.codes.dim, staged_, lane_, [&](std::int32_t first, scored_fours<1>& x) {
+        for_each_four<1>(first, plan_.codes.dim, [&](int i, std::int32_t at) {
 #pragma unroll
           for (int r = 0; r < kScoredOfLanes; r++) x[i][r] = decoded_four(plan_.codes, slots[r], lists[r], at);
         });
@@ -168,16 +169,18 @@ __global__ void __launch_bounds__(Threads, Threads == kBlockThreads ? kAnswerBlo
   std::uint64_t least = 1;
   std::uint64_t surely = refines ? 1 : kNoKey;  // reached by rows that are among the best by code in any case
   if (found > kept) {
-    const auto visit = [&](auto f) {
-#pragma unroll 4
-      for (std::uint32_t i = threadIdx.x; i < found; i += Threads) f(hits[i]);
-    };
+    const bool fits = found <= plan.room;
+    for (std::uint32_t i = threadIdx.x; fits && i < found; i += Threads) keys[i] = hits[i];
+    __syncthreads();
     std::uint64_t cut = 0;
-    if (found <= plan.room) {
-      for (std::uint32_t i = threadIdx.x; i < found; i += Threads) keys[i] = hits[i];
-      __syncthreads();
+    if (found <= kCountedKeys && fits) {
       cut = block_cut<Threads>(keys, found, kept, refines ? 0 : kept / kWarp, shared.select);
     } else {
+      const std::uint64_t* from = fits ? keys : hits;
+      const auto visit = [&](auto f) {
+#pragma unroll 4
+        for (std::uint32_t i = threadIdx.x; i < found; i += Threads) f(from[i]);
+      };
       cut = block_cut_radix<Threads>(visit, kept, shared.select);
     }
     const float distance = distance_of_key(core::key_of(cut));

@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 template <code_form Form, int Steps, bool Sample>
 void launch_form(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   launch(filter_scan_kernel<Form, Steps, Sample>,
-         {.grid = dim3(static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor)),
+         {.grid = dim3(static_cast<unsigned>(filter_scan_blocks(multiprocessors))),
           .threads = kThreads,
           .shared_bytes = static_cast<std::int64_t>(sizeof(scan_shared<Form, Steps, Sample>)),
           .overlaps = true},
@@ -411,6 +411,8 @@ bool has_filter(const core::ivf_pq_shape& shape) {
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample) {
   return queries_of(steps_of(shape), sample);
 }
+
+int filter_scan_blocks(int multiprocessors) { return multiprocessors * kBlocksPerMultiprocessor; }
 
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   launch_scan<true>(stream, batch, multiprocessors);

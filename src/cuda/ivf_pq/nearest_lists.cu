@@ -208,6 +208,8 @@ __global__ void __launch_bounds__(kEstimateThreads) estimate_kernel(const __grid
   }
 }
 
+constexpr int kFoursAtOnce = kQuadsPerLane<kLanesOfScore>;
+
 /// A block's query, estimated.
 template <bool L2>
 class estimated_choice {
@@ -296,13 +298,14 @@ class estimated_choice {
 #pragma unroll
       for (int r = 0; r < kScoredOfLanes; r++) rows[r] = row_of(min(at + r, n - 1));
       __syncwarp();
-      const float sum = sum_by_eights<L2>(nearest_.dim, staged_, lane_, [&](std::int32_t first, scored_fours& x) {
-        for_each_four(first, nearest_.dim, [&](int i, std::int32_t element) {
+      const float sum = sum_by_eights<L2, kFoursAtOnce>(
+          nearest_.dim, staged_, lane_, [&](std::int32_t first, scored_fours<kFoursAtOnce>& x) {
+            for_each_four<kFoursAtOnce>(first, nearest_.dim, [&](int i, std::int32_t element) {
 #pragma unroll
-          for (int r = 0; r < kScoredOfLanes; r++)
-            x[i][r] = *reinterpret_cast<const float4*>(nearest_.rows + rows[r] * nearest_.row_stride + element);
-        });
-      });
+              for (int r = 0; r < kScoredOfLanes; r++)
+                x[i][r] = *reinterpret_cast<const float4*>(nearest_.rows + rows[r] * nearest_.row_stride + element);
+            });
+          });
       if (!leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) || at + mine >= n) continue;
       const std::uint32_t row = mine == 0 ? rows[0] : rows[1];
       const float row_inverse_norm = by == metric::cosine ? nearest_.inverse_norms[row] : 0.0f;
