@@ -33,6 +33,7 @@ constexpr int kBlockRows = kWarps * kWarpRows;
 constexpr int kBlockQueries = 8;
 constexpr int kQuads = kQuadsPerLane<kLanesOfScore>;
 constexpr int kPickThreads = 512;
+constexpr int kPickBlocks = 2;                          // of a multiprocessor
 constexpr std::int64_t kMostPicked = kPickThreads / 2;  // lists of a query
 constexpr std::int64_t kPickRoom = 4096;                // keys
 constexpr int kEstimateThreads = 128;
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kEstimateThreads) estimate_kernel(const __grid
   }
 }
 
-constexpr int kFoursAtOnce = kQuadsPerLane<kLanesOfScore>;
+constexpr int kFoursAtOnce = 1;
 
 /// A block's query, estimated.
 template <bool L2>
@@ -324,7 +325,7 @@ class estimated_choice {
 };
 
 template <bool L2>
-__global__ void __launch_bounds__(kPickThreads) choose_kernel(const __grid_constant__ estimate_args args) {
+__global__ void __launch_bounds__(kPickThreads, kPickBlocks) choose_kernel(const __grid_constant__ estimate_args args) {
   __shared__ __align__(16) float staged[core::kPartialSums];
   join_chain();
   stage_query(args.nearest.queries.of(blockIdx.x), args.nearest.dim, staged);

@@ -407,18 +407,27 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   launch_exact_search(stream, exact);
 }
 
+/// The largest even share of the queries that fits.
+template <class Fits>
+std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
+  for (std::int64_t parts = 1;; parts++) {
+    const std::int64_t share = (queries + parts - 1) / parts;
+    if (share <= 1 || fits(share)) return share;
+  }
+}
+
 /// How many queries of a search go through its scratch at once: more of smaller ones than of the largest.
 std::int64_t batch_of(const search_scratch& scratch, const core::ivf_pq_model& model,
                       const core::ivf_pq_request& request, int multiprocessors) {
-  search_shape_of_batch batch{std::min(scratch.most_queries, request.query_count), request.nprobe,
-                              rows_by_code(request.k, request.refine_ratio)};
   const bool is_flat =  // which has memory for scratch.batch
       core::forced_ivf_pq_way() == core::ivf_pq_way::decode || !has_coarse(model.shape.dim, request.nprobe);
   const std::int64_t results = scratch.batch * scratch.limits.max_k;  // that host searches have room for
-  while (batch.queries > scratch.batch && (is_flat || batch.queries * request.k > results ||
-                                           bytes_of_shape(model, batch, multiprocessors) > scratch.memory.bytes()))
-    batch.queries = std::max((batch.queries + 1) / 2, scratch.batch);
-  return batch.queries;
+  return share_that_fits(std::min(scratch.most_queries, request.query_count), [&](std::int64_t share) {
+    if (share <= scratch.batch) return true;
+    const search_shape_of_batch batch{share, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
+    return !is_flat && share * request.k <= results &&
+           bytes_of_shape(model, batch, multiprocessors) <= scratch.memory.bytes();
+  });
 }
 
 }  // namespace
@@ -455,16 +464,19 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
   made->limits = limits;
   search_shape_of_batch batch{std::min(limits.max_queries, kMaxBatch), limits.max_nprobe,
                               rows_by_code(limits.max_k, limits.max_refine_ratio)};
-  const std::int64_t most = batch.queries;
-  while (batch.queries > 1 && bytes_of(model, batch, multiprocessors) > kBatchBytes + kExactBytes)
-    batch.queries = (batch.queries + 1) / 2;
-  made->most_queries = most;
-  made->batch = batch.queries;
-  made->memory = device_memory(bytes_of(model, batch, multiprocessors));
+  made->most_queries = batch.queries;
+  made->batch = share_that_fits(batch.queries, [&](std::int64_t share) {
+    batch.queries = share;
+    return bytes_of(model, batch, multiprocessors) <= kBatchBytes + kExactBytes;
+  });
+  batch.queries = made->batch;
+  const bool is_cut = made->batch < made->most_queries;  // then smaller searches have use for all that there may be
+  made->memory =
+      device_memory(std::max(bytes_of(model, batch, multiprocessors), is_cut ? kBatchBytes + kExactBytes : 0));
   carver carve(made->memory.get());
   clear_now(memory_of(carve, model.shape, false, batch, multiprocessors).few,
             kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
-  made->queries = device_memory(most * model.shape.dim * 4);
+  made->queries = device_memory(made->most_queries * model.shape.dim * 4);
   made->scores = device_memory(batch.queries * limits.max_k * 4);
   made->ids = device_memory(batch.queries * limits.max_k * 8);
   made->results = mapped_memory(kFlagBytes + kMappedResultBytes);
