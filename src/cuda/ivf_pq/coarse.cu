@@ -290,14 +290,15 @@ std::int64_t coarse_search_bytes(std::int64_t dim, std::int64_t rows, std::int64
 }
 
 void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::byte* pages,
-                          const core::flat_corpus& rows, const core::flat_request& request, int multiprocessors) {
+                          const core::flat_corpus& rows, const core::flat_request& request, int multiprocessors,
+                          const filter_batch* next) {
   carver carve(memory_begin);
   coarse_memory memory = memory_of(carve, rows.dim, rows.count, request.query_count, request.k, multiprocessors);
   const coarse_cut cut = cut_of(rows.count, request.k);
   filter_batch& filter = memory.filter;
   set_coarse(filter, pages, rows, request);
   filter.pairs_by_query = true;
-  launch_prepare_queries(stream, filter);
+  launch_prepare_queries(stream, filter, next);
   const std::int64_t threads = request.query_count * cut.samples;
   launch(
       coarse_plan_kernel,

@@ -29,8 +29,9 @@ void set_coarse(filter_batch& filter, const std::byte* pages, const core::flat_c
 
 std::int64_t coarse_search_bytes(std::int64_t dim, std::int64_t rows, std::int64_t queries, std::int64_t k,
                                  int multiprocessors);
-/// As core::backend::flat_search. `memory` suffices for at least these queries and this k.
+/// As core::backend::flat_search. `memory` suffices for at least these queries and this k. What these queries are
+/// filtered for next is prepared too, if it is given.
 void launch_coarse_search(cudaStream_t stream, void* memory, const std::byte* pages, const core::flat_corpus& rows,
-                          const core::flat_request& request, int multiprocessors);
+                          const core::flat_request& request, int multiprocessors, const filter_batch* next = nullptr);
 
 }  // namespace shortlist::cuda

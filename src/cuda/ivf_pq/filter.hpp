@@ -93,7 +93,8 @@ std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
 /// Blocks that scan at once.
 int filter_scan_blocks(int multiprocessors);
 
-void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch);
+/// Of `next` too, if it is given, which has as many queries.
+void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, const filter_batch* next = nullptr);
 /// Items of both passes, and the pairs of the sample.
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch);
 /// The pairs of the full pass, when thresholds are known.

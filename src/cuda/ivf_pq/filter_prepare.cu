@@ -113,9 +113,14 @@ __device__ query_facts prepare_column(const filter_batch& batch, std::int64_t qu
   return {sums, inverse_norm, is_finite};
 }
 
-/// A warp a query; then a thread a query, for what its margin takes in double precision.
-__global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ filter_batch batch) {
+struct prepare_args {
+  filter_batch batches[2];
+};
+
+/// A warp a query; then a thread a query, for what its margin takes in double precision. y batches.
+__global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ prepare_args args) {
   join_chain();
+  const filter_batch& batch = args.batches[blockIdx.y];
   __shared__ query_facts found[kPrepared];
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kPrepared;
   const int warp = threadIdx.x / kWarp;
@@ -545,12 +550,12 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
 
 }  // namespace
 
-void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch) {
+void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, const filter_batch* next) {
   launch(prepare_kernel,
-         {.grid = dim3((static_cast<unsigned>(batch.count) + kPrepared - 1) / kPrepared),
+         {.grid = dim3((static_cast<unsigned>(batch.count) + kPrepared - 1) / kPrepared, next ? 2 : 1),
           .threads = kPrepareThreads,
           .overlaps = true},
-         stream, batch, "launching the preparation of queries");
+         stream, {{batch, next ? *next : batch}}, "launching the preparation of queries");
 }
 
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {

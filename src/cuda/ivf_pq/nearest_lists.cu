@@ -360,8 +360,8 @@ nearest_memory memory_of(carver& carve, std::int64_t dim, std::int64_t keys, std
   return memory;
 }
 
-void launch_estimated(cudaStream_t stream, const estimate_args& args) {
-  launch_prepare_queries(stream, args.batch);
+void launch_estimated(cudaStream_t stream, const estimate_args& args, const filter_batch* next) {
+  launch_prepare_queries(stream, args.batch, next);
   const std::int64_t pages = (args.nearest.row_count + core::kPageRows - 1) / core::kPageRows;
   const launch_shape estimates{
       .grid = dim3(static_cast<unsigned>((pages + kEstimateWarps - 1) / kEstimateWarps),
@@ -392,7 +392,8 @@ std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64
 }
 
 void launch_nearest_lists(cudaStream_t stream, void* memory_begin, const core::flat_corpus& centroids,
-                          const std::byte* pages, const core::flat_request& request, const float* inline_query) {
+                          const std::byte* pages, const core::flat_request& request, const float* inline_query,
+                          const filter_batch* next) {
   carver carve(memory_begin);
   const nearest_memory memory =
       memory_of(carve, centroids.dim, request.query_count * centroids.count, request.query_count);
@@ -410,8 +411,9 @@ void launch_nearest_lists(cudaStream_t stream, void* memory_begin, const core::f
   if (request.query_count >= kFewestEstimated) {
     estimate_args estimated{args, memory.batch};
     set_coarse(estimated.batch, pages, centroids, request);
-    return launch_estimated(stream, estimated);
+    return launch_estimated(stream, estimated, next);
   }
+  if (next) launch_prepare_queries(stream, *next);
   const launch_shape scores{.grid = dim3(static_cast<unsigned>((args.row_count + kBlockRows - 1) / kBlockRows),
                                          static_cast<unsigned>((args.query_count + kBlockQueries - 1) / kBlockQueries)),
                             .threads = kThreads,

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/backend.hpp"
+#include "cuda/ivf_pq/filter.hpp"
 
 namespace shortlist::cuda {
 
@@ -16,8 +17,8 @@ bool has_nearest_lists(std::int64_t dim, std::int64_t lists, std::int64_t nprobe
 std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64_t queries);
 
 /// Flat search of centroids; `pages` are theirs, as coarse.hpp has them. `inline_query`, if it is not null, is the one
-/// query, in host memory, and read at once.
+/// query, in host memory, and read at once. What these queries are filtered for next is prepared too, if it is given.
 void launch_nearest_lists(cudaStream_t stream, void* memory, const core::flat_corpus& centroids, const std::byte* pages,
-                          const core::flat_request& request, const float* inline_query);
+                          const core::flat_request& request, const float* inline_query, const filter_batch* next);
 
 }  // namespace shortlist::cuda

@@ -9,6 +9,7 @@
 // device decides, the launches depend on shapes alone.
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
@@ -289,18 +290,48 @@ answer_plan answer_of(const core::ivf_pq_model& model, const core::ivf_pq_lists&
   return answer;
 }
 
-/// The queries' nearest lists, into memory.probes.
+/// The queries' nearest lists, into memory.probes; and what they are filtered for next is prepared, if it is given.
 void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scratch, const search_memory& memory,
                 const core::ivf_pq_model& model, const core::flat_request& request, const float* inline_query,
-                int multiprocessors) {
+                int multiprocessors, const filter_batch* next) {
   const std::byte* pages = model.prepared + prepared_table_end(model.shape);  // if rows are short enough for either
-  if (scores_centroids(model.shape, request.query_count, request.k)) {
-    launch_nearest_lists(stream, memory.nearest, model.probes, pages, request, inline_query);
-  } else if (core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(model.shape.dim, request.k)) {
-    launch_coarse_search(stream, memory.coarse, pages, model.probes, request, multiprocessors);
-  } else {
-    backend.flat_search(stream, *scratch.coarse, model.probes, request);
-  }
+  if (scores_centroids(model.shape, request.query_count, request.k))
+    return launch_nearest_lists(stream, memory.nearest, model.probes, pages, request, inline_query, next);
+  if (core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(model.shape.dim, request.k))
+    return launch_coarse_search(stream, memory.coarse, pages, model.probes, request, multiprocessors, next);
+  backend.flat_search(stream, *scratch.coarse, model.probes, request);
+  if (next) launch_prepare_queries(stream, *next);
+}
+
+/// What a batch is filtered for, before its lists are known.
+void set_filter(search_memory& memory, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+                const core::ivf_pq_request& request, const float* queries, std::int64_t query_stride,
+                int multiprocessors) {
+  filter_batch& filter = memory.filter;
+  const std::int64_t by_code = rows_by_code(request.k, request.refine_ratio);
+  const search_shape_of_batch batch{request.query_count, request.nprobe, by_code};
+  filter.shape = model.shape;
+  filter.lists = lists;
+  filter.page_bytes = page_layout(model.shape).page_bytes();
+  filter.header = reinterpret_cast<const prepared_header*>(model.prepared);
+  if (!model.shape.uniform) filter.table = reinterpret_cast<const __half*>(model.prepared + kPreparedTableAt);
+  filter.steps = model.steps;
+  filter.centroid_inverse_norms = model.probes.inverse_norms;
+  filter.queries = queries;
+  filter.query_stride = query_stride;
+  filter.count = static_cast<std::int32_t>(request.query_count);
+  filter.nprobe = static_cast<std::int32_t>(request.nprobe);
+  filter.wanted = static_cast<std::uint32_t>(by_code);
+  filter.probes = memory.probes;
+  filter.probe_scores = memory.probe_scores;
+  const bool few = batch.queries * batch.nprobe <= kFewPairs;
+  const bool guesses = guesses_thresholds(by_code);
+  if (!guesses) filter.guessed = nullptr;
+  filter.sample.sampled_pages = guesses || by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
+  filter.sample.chunk_pages = ~0u;  // one chunk
+  filter.sample.most_chunks = 1;
+  filter.all.chunk_pages = few ? kChunkPagesOfFew : chunk_pages(lists, model.shape.nlist, batch, multiprocessors);
+  filter.all.most_chunks = few ? kMostChunksOfFew : kMostChunks;
 }
 
 /// One query that is in host memory, and a host that waits for its answer.
@@ -331,11 +362,15 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   coarse.k = request.nprobe;
   coarse.scores = memory.probe_scores;
   coarse.ids = memory.probes;
-  find_lists(stream, backend, scratch, memory, model, coarse, host.query, multiprocessors);
+  filter_batch& filter = memory.filter;
+  const bool by_few = goes_by_few(model.shape, batch, lists);
+  const bool filters = !by_few && is_filtered(model.shape, batch.by_code, batch.nprobe);
+  if (filters) set_filter(memory, model, lists, request, queries, query_stride, multiprocessors);
+  find_lists(stream, backend, scratch, memory, model, coarse, host.query, multiprocessors, filters ? &filter : nullptr);
 
   const decoder codes = decoder_of(model, lists);
   const answer_plan answer = answer_of(model, lists, request);
-  if (goes_by_few(model.shape, batch, lists)) {
+  if (by_few) {
     few_search_plan few{};
     few.codes = codes;
     few.answer = answer;
@@ -355,32 +390,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
     return launch_few_search(stream, few);
   }
   exact_search_plan exact = exact_plan_of(memory, codes, answer, queries, query_stride, lists, request);
-  if (!is_filtered(model.shape, batch.by_code, batch.nprobe)) return launch_exact_search(stream, exact);
-
-  filter_batch& filter = memory.filter;
-  filter.shape = model.shape;
-  filter.lists = lists;
-  filter.page_bytes = page_layout(model.shape).page_bytes();
-  filter.header = reinterpret_cast<const prepared_header*>(model.prepared);
-  if (!model.shape.uniform) filter.table = reinterpret_cast<const __half*>(model.prepared + kPreparedTableAt);
-  filter.steps = model.steps;
-  filter.centroid_inverse_norms = model.probes.inverse_norms;
-  filter.queries = queries;
-  filter.query_stride = query_stride;
-  filter.count = static_cast<std::int32_t>(request.query_count);
-  filter.nprobe = static_cast<std::int32_t>(request.nprobe);
-  filter.wanted = answer.by_code;
-  filter.probes = memory.probes;
-  filter.probe_scores = memory.probe_scores;
-  const bool few = batch.queries * batch.nprobe <= kFewPairs;
-  const bool guesses = guesses_thresholds(answer.by_code);
-  if (!guesses) filter.guessed = nullptr;
-  filter.sample.sampled_pages = guesses || answer.by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
-  filter.sample.chunk_pages = ~0u;  // one chunk
-  filter.sample.most_chunks = 1;
-  filter.all.chunk_pages = few ? kChunkPagesOfFew : chunk_pages(lists, model.shape.nlist, batch, multiprocessors);
-  filter.all.most_chunks = few ? kMostChunksOfFew : kMostChunks;
-  launch_prepare_queries(stream, filter);
+  if (!filters) return launch_exact_search(stream, exact);
   launch_group_pairs(stream, filter);
   launch_sample_scan(stream, filter, multiprocessors);
   launch_thresholds(stream, filter);
@@ -416,12 +426,12 @@ std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
   }
 }
 
-/// How many queries of a search go through its scratch at once: more of smaller ones than of the largest.
+/// How many queries of a search go through its scratch at once: more of smaller ones than of the largest. `results` is
+/// how many there is room for.
 std::int64_t batch_of(const search_scratch& scratch, const core::ivf_pq_model& model,
-                      const core::ivf_pq_request& request, int multiprocessors) {
+                      const core::ivf_pq_request& request, std::int64_t results, int multiprocessors) {
   const bool is_flat =  // which has memory for scratch.batch
       core::forced_ivf_pq_way() == core::ivf_pq_way::decode || !has_coarse(model.shape.dim, request.nprobe);
-  const std::int64_t results = scratch.batch * scratch.limits.max_k;  // that host searches have room for
   return share_that_fits(std::min(scratch.most_queries, request.query_count), [&](std::int64_t share) {
     if (share <= scratch.batch) return true;
     const search_shape_of_batch batch{share, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
@@ -490,7 +500,8 @@ void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops
                    const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
                    const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
-  const std::int64_t batch = batch_of(scratch, model, request, multiprocessors);
+  constexpr std::int64_t kAnyResults = std::numeric_limits<std::int64_t>::max();  // they go where they belong
+  const std::int64_t batch = batch_of(scratch, model, request, kAnyResults, multiprocessors);
   for (std::int64_t first = 0; first < request.query_count; first += batch) {
     core::ivf_pq_request part = request;
     part.query_count = std::min(batch, request.query_count - first);
@@ -507,7 +518,7 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
   auto& scratch = static_cast<search_scratch&>(memory);
   const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
   auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // carved first
-  const std::int64_t most = batch_of(scratch, model, request, multiprocessors);
+  const std::int64_t most = batch_of(scratch, model, request, scratch.batch * scratch.limits.max_k, multiprocessors);
   for (std::int64_t first = 0; first < request.query_count; first += most) {
     core::ivf_pq_request part = request;
     part.query_count = std::min(most, request.query_count - first);
