@@ -41,22 +41,31 @@ struct number_of_key {
   __device__ __forceinline__ std::uint32_t operator()(std::uint64_t key) const { return core::position_of(key); }
 };
 
-/// Replaces keys[first, n), by `step`, by key_of(numbers of the lane's rows, which of them is its); a warp. number_of
-/// takes a row's number from the key that is replaced.
-template <class NumberOf, class KeyOf>
-__device__ __forceinline__ void replace_keys(std::uint64_t* keys, std::uint32_t first, std::uint32_t n,
-                                             std::uint32_t step, int lane, NumberOf number_of, KeyOf key_of) {
+/// Calls write(i, key) for each i in [first, n), by `step`, with key_of(numbers of the lane's rows, which of them is
+/// its); a warp. number_at(i) is the number of row i, which the warp reads before it writes.
+template <class NumberAt, class KeyOf, class Write>
+__device__ __forceinline__ void score_by_eights(std::uint32_t first, std::uint32_t n, std::uint32_t step, int lane,
+                                                NumberAt number_at, KeyOf key_of, Write write) {
   const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane);
   for (; first < n; first += step) {
     const std::uint32_t at = first + lane / kLanesOfScore * kScoredOfLanes;
     std::uint32_t numbers[kScoredOfLanes];
 #pragma unroll
-    for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = number_of(keys[min(at + r, n - 1)]);
+    for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = number_at(min(at + r, n - 1));
     __syncwarp();
     const std::uint64_t key = key_of(numbers, mine);
-    if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) && at + mine < n) keys[at + mine] = key;
+    if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) && at + mine < n) write(at + mine, key);
     __syncwarp();
   }
+}
+
+/// Replaces keys[first, n), by `step`. number_of takes a row's number from the key that is replaced.
+template <class NumberOf, class KeyOf>
+__device__ __forceinline__ void replace_keys(std::uint64_t* keys, std::uint32_t first, std::uint32_t n,
+                                             std::uint32_t step, int lane, NumberOf number_of, KeyOf key_of) {
+  score_by_eights(
+      first, n, step, lane, [&](std::uint32_t i) { return number_of(keys[i]); }, key_of,
+      [&](std::uint32_t i, std::uint64_t key) { keys[i] = key; });
 }
 
 /// The key of one of a lane's two kept rows.

@@ -465,7 +465,8 @@ struct retry_args {
   retry_plan plan;
 };
 
-/// The smallest distance that as many of n reach as are wanted; infinity, if fewer are there. key_at(i) is that of i.
+/// A distance that as many of n reach as are wanted, or slightly more; infinity, if fewer are there. key_at(i) is that
+/// of i.
 template <class KeyAt>
 __device__ float nearest_of(std::uint32_t n, std::uint32_t wanted, int lane, KeyAt key_at) {
   std::uint32_t near[kHitsOfLane];
@@ -482,10 +483,13 @@ __device__ float nearest_of(std::uint32_t n, std::uint32_t wanted, int lane, Key
   std::uint32_t high = ~0u;
   while (low < high) {
     const std::uint32_t middle = high - (high - low) / 2;
-    if (reached_by(middle) >= wanted)
+    const std::uint32_t count = reached_by(middle);
+    if (count >= wanted) {
       low = middle;
-    else
+      if (count <= wanted + wanted / kWarp) break;
+    } else {
       high = middle - 1;
+    }
   }
   return low == 0 ? __uint_as_float(0x7F800000u) : distance_of_key(low);
 }

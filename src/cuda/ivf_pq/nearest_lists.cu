@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kWarpRows = kWarp / kLanesOfScore * kScoredOfLanes;
+constexpr int kWarpRows = kScoredAtOnce;
 constexpr int kBlockRows = kWarps * kWarpRows;
 constexpr int kBlockQueries = 8;
 constexpr int kQuads = kQuadsPerLane<kLanesOfScore>;
@@ -290,29 +290,26 @@ class estimated_choice {
   /// Calls write(i, key of row_of(i)) for each i below n; a barrier after.
   template <class RowOf, class Write>
   __device__ __forceinline__ void score(std::uint32_t n, RowOf row_of, Write write) {
-    constexpr std::uint32_t kStep = kPickThreads / kWarp * kWarpRows;
-    const metric by = nearest_.results.by;
-    const int mine = finished_row<kLanesOfScore, kScoredOfLanes>(lane_);
-    for (std::uint32_t first = threadIdx.x / kWarp * kWarpRows; first < n; first += kStep) {
-      const std::uint32_t at = first + lane_ / kLanesOfScore * kScoredOfLanes;
-      std::uint32_t rows[kScoredOfLanes];
-#pragma unroll
-      for (int r = 0; r < kScoredOfLanes; r++) rows[r] = row_of(min(at + r, n - 1));
-      __syncwarp();
-      const float sum = sum_by_eights<L2, kFoursAtOnce>(
-          nearest_.dim, staged_, lane_, [&](std::int32_t first, scored_fours<kFoursAtOnce>& x) {
-            for_each_four<kFoursAtOnce>(first, nearest_.dim, [&](int i, std::int32_t element) {
-#pragma unroll
-              for (int r = 0; r < kScoredOfLanes; r++)
-                x[i][r] = *reinterpret_cast<const float4*>(nearest_.rows + rows[r] * nearest_.row_stride + element);
-            });
-          });
-      if (!leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane_) || at + mine >= n) continue;
-      const std::uint32_t row = mine == 0 ? rows[0] : rows[1];
-      const float row_inverse_norm = by == metric::cosine ? nearest_.inverse_norms[row] : 0.0f;
-      write(at + mine, core::row_key(core::score_key(score_of(sum, by, inverse_norm_, row_inverse_norm), by), row));
-    }
+    constexpr std::uint32_t kStep = kPickThreads / kWarp * kScoredAtOnce;
+    score_by_eights(
+        threadIdx.x / kWarp * kScoredAtOnce, n, kStep, lane_, row_of,
+        [&](const std::uint32_t(&rows)[kScoredOfLanes], int mine) { return key_of(rows, mine); }, write);
     __syncthreads();
+  }
+
+  __device__ __forceinline__ std::uint64_t key_of(const std::uint32_t (&rows)[kScoredOfLanes], int mine) const {
+    const metric by = nearest_.results.by;
+    const float sum = sum_by_eights<L2, kFoursAtOnce>(
+        nearest_.dim, staged_, lane_, [&](std::int32_t first, scored_fours<kFoursAtOnce>& x) {
+          for_each_four<kFoursAtOnce>(first, nearest_.dim, [&](int i, std::int32_t element) {
+#pragma unroll
+            for (int r = 0; r < kScoredOfLanes; r++)
+              x[i][r] = *reinterpret_cast<const float4*>(nearest_.rows + rows[r] * nearest_.row_stride + element);
+          });
+        });
+    const std::uint32_t row = mine == 0 ? rows[0] : rows[1];
+    const float row_inverse_norm = by == metric::cosine ? nearest_.inverse_norms[row] : 0.0f;
+    return core::row_key(core::score_key(score_of(sum, by, inverse_norm_, row_inverse_norm), by), row);
   }
 
   const estimate_args& args_;
