@@ -7,7 +7,6 @@
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/device/shared_memory.cuh"
-#include "cuda/device/warp_total.cuh"
 #include "cuda/top_k/long_row.cuh"
 
 namespace shortlist::cuda::filtering {
@@ -71,6 +70,23 @@ struct alignas(128) order_scratch {
 __device__ __forceinline__ void clear_scratch(filter_scratch& scratch) {
   for (int i = threadIdx.x; i < kBins; i += kThreads) scratch.bins[i] = 0;
   if (threadIdx.x < 2 * kWarp) scratch.totals[threadIdx.x / kWarp][threadIdx.x % kWarp] = 0;
+}
+
+/// Inclusive sum over the lanes.
+__device__ __forceinline__ std::uint32_t lanes_up_to(std::uint32_t value) {
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset <<= 1) {
+    asm volatile(
+        "{\n"
+        ".reg .pred from;\n"
+        ".reg .u32 other;\n"
+        "shfl.sync.up.b32 other|from, %0, %1, 0, 0xFFFFFFFF;\n"
+        "@from add.u32 %0, %0, other;\n"
+        "}"
+        : "+r"(value)
+        : "r"(offset));
+  }
+  return value;
 }
 
 /// A thread's place in its block, and sums over the block. Each sum takes one barrier: two arrays take turns, so that
