@@ -7,8 +7,10 @@
 
 namespace shortlist::cuda {
 
-/// Rows by code that one answer may need, and the room for hits that so many ask for.
+/// Rows by code that one answer may need, and results that it may have; and the room for hits that so many rows ask
+/// for.
 inline constexpr std::int64_t kFilterMaxRows = 4096;
+inline constexpr std::int64_t kFilterMaxResults = 2048;
 std::int64_t hits_capacity(std::int64_t by_code);
 
 struct filter_answer_plan {

@@ -364,7 +364,8 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   coarse.ids = memory.probes;
   filter_batch& filter = memory.filter;
   const bool by_few = goes_by_few(model.shape, batch, lists);
-  const bool filters = !by_few && is_filtered(model.shape, batch.by_code, batch.nprobe);
+  const bool filters =
+      !by_few && request.k <= kFilterMaxResults && is_filtered(model.shape, batch.by_code, batch.nprobe);
   if (filters) set_filter(memory, model, lists, request, queries, query_stride, multiprocessors);
   find_lists(stream, backend, scratch, memory, model, coarse, host.query, multiprocessors, filters ? &filter : nullptr);
 
