@@ -6,8 +6,8 @@
 // begin at the rows' terms, so that one comparison with the query's limit is left of a distance.
 // A sample keeps, of each list and query, the least distance of 64 groups of rows; a full pass appends rows that reach
 // their query's threshold to its list.
-// Limit: half of the issue slots are used; warps wait at the ends of items, for products, and for codes from memory. The
-// bytes of codes would take a third of the time. History: docs/kernels.md.
+// Limit: half of the issue slots are used; warps wait at the ends of items, for products, and for codes from memory.
+// The bytes of codes would take a third of the time. History: docs/kernels.md.
 #include <algorithm>
 
 #include "cuda/device/async_copy.cuh"
