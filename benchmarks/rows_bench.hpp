@@ -91,8 +91,33 @@ class gpu_matrices {
   buffer memory_;
 };
 
-/// On the GPU: device to device, one copy of the matrix after another. Also captured in a graph once and replayed.
-/// The limit is one read of the job's bytes by the GPU.
+/// Launches that follow each other in one graph, as the steps of a model do.
+class launches_in_graph {
+ public:
+  /// @param launch called with the number of each.
+  template <class Launch>
+  launches_in_graph(gpu_clock& gpu, const Launch& launch)
+      : gpu_(gpu), graph_(gpu.capture([&] {
+          for (std::int64_t i = 0; i < kLaunches; ++i) launch(i);
+        })) {}
+  /// Whether work of so many bytes is timed so: launching takes no visible part of longer work.
+  static bool serves(std::int64_t bytes) { return bytes <= kMostBytes; }
+  void replay() const { graph_.replay(); }
+  /// Milliseconds a launch.
+  double ms(const patience& limit) const {
+    return repeat(limit, [&](std::int64_t) { return gpu_.time_ms([&] { replay(); }); }).median_ms / kLaunches;
+  }
+
+ private:
+  static constexpr std::int64_t kLaunches = 24;
+  static constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
+  gpu_clock& gpu_;
+  gpu_clock::graph graph_;
+};
+
+/// On the GPU: device to device, one copy of the matrix after another. Also captured in a graph once and replayed;
+/// short work also in a graph of many launches, as "graph_ms" a launch. The limit is one read of the job's bytes by the
+/// GPU.
 void run_on_gpu(gpu_clock& gpu, const gpu_matrices& matrices, const rows_job& job, const std::string& work,
                 const patience& limit, results& out, const nlohmann::ordered_json& more = {});
 

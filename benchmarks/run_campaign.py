@@ -154,8 +154,9 @@ def add_anchors_and_targets(document, machine):
             continue
         for name, anchor in anchors.get(verdicts.peers_work(record["work"]), {}).items():
             record["peers"].setdefault(name, anchor)
-        if record["work"] in targets:
-            record["target_ms"] = targets[record["work"]]
+        target = targets.get(record["work"], {})
+        for name, value in (target if isinstance(target, dict) else {"ms": target}).items():
+            record[f"target_{name}"] = value
         record.update(verdicts.cpu_targets(record, document["machine"]))
 
 

@@ -110,6 +110,9 @@ def of(record):
     if "target_ms" in record:
         target, reached = record["target_ms"], record["ms"]
         found.append(Verdict("ms", f"{target:g}", f"{reached:.4g}", reached <= target))
+    if "target_graph_ms" in record:
+        target, reached = record["target_graph_ms"], record["graph_ms"]
+        found.append(Verdict("ms in a graph", f"{target:g}", f"{reached:.4g}", reached <= target))
     if "target_share" in record:
         target, reached = record["target_share"], record["share_of_limit"]
         found.append(Verdict("share of the limit", f">= {target:g}", f"{reached:.2f}", reached >= target))
