@@ -397,6 +397,44 @@ TEST(TopKTeams, EqualTheReferenceToTheBit) {
   if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
+/// Few rows by clusters of every size: rows of which all is on its way at once, and longer ones; lists that overflow.
+TEST(TopKClusters, EqualTheReferenceToTheBit) {
+  constexpr std::int64_t kRows[] = {1, 5, 17, 40, 66};
+  constexpr std::int64_t kCols[] = {17'001, 128'256, 200'000};
+  constexpr std::int64_t kKs[] = {1, 50, 112};
+  constexpr std::int64_t kMostElements = 8'000'000;  // of a case, the few at 66 rows aside
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f16};
+  bool found_gpu = false;
+  for (const device& where : device::all()) {
+    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
+    found_gpu = true;
+    std::uint64_t turn = 0;
+    for (const std::int64_t rows : kRows) {
+      for (const std::int64_t cols : kCols) {
+        for (const std::int64_t k : kKs) {
+          for (const std::string_view distribution : row_distributions()) {
+            turn++;
+            if (rows * cols > kMostElements && turn % 11 != 0) continue;
+            const top_k_case what{.type = kStored[turn % 3],
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .k = k,
+                                  .order = turn % 4 == 0 ? order::smallest : order::largest,
+                                  .sorted = turn % 2 == 0,
+                                  .outputs = "values+i32",
+                                  .distribution = distribution,
+                                  .seed = turn};
+            const matrix_data data = make_data(what);
+            const std::string failure = run_way(what, {where, "-", "cluster_rows"}, data, expected_bytes(what, data));
+            EXPECT_TRUE(failure.empty()) << failure;
+          }
+        }
+      }
+    }
+  }
+  if (!found_gpu) GTEST_SKIP() << "no GPU";
+}
+
 // The choice of cases is part of the promise: nothing that the tables name may be missing.
 TEST(TopKCases, HaveEveryPairThatTheLimitsAllow) {
   const std::vector<top_k_case> cases = covering_top_k_cases(kReducedElements, run_settings().seed);

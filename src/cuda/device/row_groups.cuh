@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/device/cluster.cuh"
+#include "cuda/device/cluster_send.cuh"
 #include "cuda/device/score.cuh"
 
 namespace shortlist::cuda {
@@ -17,13 +17,29 @@ template <int Threads>
 struct alignas(16) row_groups {
   std::uint32_t best[kGroups];  // keys of the whole row's groups
   std::uint32_t of_threads[Threads];
+  std::uint64_t arrived;  // of the groups' keys
 };
 
+/// Readies the barrier for the next time that groups are shared. By one thread, once all blocks have seen the last
+/// ones.
+template <int Threads>
+__device__ __forceinline__ void expect_groups(row_groups<Threads>& groups) {
+  barrier_expect(&groups.arrived, sizeof groups.best);
+}
+
+/// By one thread, before the blocks are told that this one has begun.
+template <int Threads>
+__device__ __forceinline__ void init_groups(row_groups<Threads>& groups) {
+  barrier_init(&groups.arrived, 1);
+  expect_groups(groups);
+}
+
 /// Joins the threads' best keys into those of the row's groups, in every block. Groups are columns of threads, so that
-/// the row's best values are spread over them whatever its order. All threads of the cluster come.
+/// the row's best values are spread over them whatever its order. All threads of the cluster come, for the `time`-th
+/// time.
 template <int Threads>
 __device__ __forceinline__ void share_groups(std::uint32_t blocks, std::uint32_t rank, std::uint32_t key,
-                                             row_groups<Threads>& groups) {
+                                             row_groups<Threads>& groups, std::uint32_t time = 0) {
   groups.of_threads[threadIdx.x] = key;
   __syncthreads();
   const std::uint32_t own = kGroups / blocks;  // groups of this block
@@ -33,8 +49,8 @@ __device__ __forceinline__ void share_groups(std::uint32_t blocks, std::uint32_t
   std::uint32_t best = groups.of_threads[member * own + group];
   for (std::uint32_t offset = joined / 2; offset > 0; offset /= 2)
     best = max(best, __shfl_xor_sync(kFullWarp, best, static_cast<int>(offset)));
-  if (member < blocks) of_block(groups.best, member)[rank * own + group] = best;
-  cluster_sync();
+  if (member < blocks) send_to_block(groups.best + rank * own + group, member, best, &groups.arrived);
+  barrier_wait(&groups.arrived, time % 2);
 }
 
 /// The best key of all groups. All lanes of a warp come.

@@ -205,4 +205,148 @@ struct row_stream : row_piece<Stored, Threads> {
   }
 };
 
+/// The rounds of a piece that are no multiples of a step, in order: there are none where the step is 1.
+class other_rounds {
+ public:
+  __device__ __forceinline__ other_rounds(std::uint32_t step, std::uint32_t rounds)
+      : step_(step), next_(step == 1 ? rounds : 1), left_(step - 1) {}
+  __device__ __forceinline__ std::uint32_t next() {
+    const std::uint32_t round = next_++;
+    if (--left_ == 0) {
+      next_++;
+      left_ = step_ - 1;
+    }
+    return round;
+  }
+
+ private:
+  std::uint32_t step_;
+  std::uint32_t next_;
+  std::uint32_t left_;  // before the next multiple
+};
+
+/// The same, on its way through shared memory: rounds from all over the piece come first, the others behind them and
+/// wherever those looked at leave room.
+template <class Stored, int Threads>
+struct row_ring : row_piece<Stored, Threads> {
+  using base = row_piece<Stored, Threads>;
+  using base::count;
+  using base::first_column;
+  using base::kPerVector;
+  using base::vectors;
+  std::uint32_t rounds;
+  std::uint32_t step;  // of the first ones
+  std::uint32_t others;
+  std::uint32_t batches;  // of kFlight rounds that shared memory has room for,
+  std::uint32_t first;    // the first ones among them
+  std::uint32_t absent;   // a word of values that are not there
+  uint4* held;
+  std::uint32_t unasked;  // others
+  other_rounds asked;
+
+  __device__ __forceinline__ row_ring(const Stored* row, std::uint32_t columns, std::uint32_t rank,
+                                      std::uint32_t blocks, uint4* memory, std::uint32_t room, std::uint32_t first_room,
+                                      std::uint32_t worst_word)
+      : base(row, columns, rank, blocks),
+        rounds((count + Threads - 1) / Threads),
+        step(max((rounds + first_room * kFlight - 1) / (first_room * kFlight), 1u)),
+        others(rounds - (rounds + step - 1) / step),
+        batches(room),
+        first(first_room),
+        absent(worst_word),
+        held(memory + threadIdx.x),
+        unasked(others),
+        asked(step, rounds) {}
+
+  /// Begins to copy as much as there is room for.
+  __device__ __forceinline__ void begin() {
+    for (std::uint32_t i = 0; i < first * kFlight && i * step * Threads + threadIdx.x < count; i++)
+      async_copy_16(shared_address(held + i * Threads), vectors + i * step * Threads + threadIdx.x, true);
+    async_commit();
+#pragma unroll 1
+    for (std::uint32_t batch = first; batch < batches; batch++) copy_others(batch);
+  }
+  /// Calls look(raw) for the thread's vectors of the first rounds.
+  template <class Look>
+  __device__ __forceinline__ void for_each_first(Look look) const {
+    wait(batches - first);
+#pragma unroll 4
+    for (std::uint32_t i = 0; i < first * kFlight; i++)
+      if (i * step * Threads + threadIdx.x < count) look(held[i * Threads]);
+  }
+  /// Calls mark(raw) for all of the thread's vectors: bits of the values that are wanted. Then room(how many) for those
+  /// of a batch, and take(room + i, x, column) for each. Vectors that are not there are passed as `absent`.
+  template <class Mark, class Room, class Take>
+  __device__ __forceinline__ void for_each_vector(Mark mark, Room room, Take take) {
+    static_assert(kFlight * kPerVector <= 32);
+    const std::uint32_t all = first + (others + kFlight - 1) / kFlight;
+    std::uint32_t slot = 0;
+#pragma unroll 1
+    for (std::uint32_t batch = 0; batch < all; batch++) {
+      if (batch >= first) wait(batches - 1);
+      uint4* const here = held + slot * kFlight * Threads;
+      uint4 raw[kFlight];
+#pragma unroll
+      for (std::uint32_t v = 0; v < kFlight; v++) raw[v] = here[v * Threads];
+      const std::uint32_t last = (batch + 1) * kFlight - 1;
+      const bool whole = batch < first ? (last * step + 1) * Threads <= count : last + 1 - first * kFlight < others;
+      if (!whole) {
+#pragma unroll
+        for (std::uint32_t v = 0; v < kFlight; v++)
+          if (round_of(batch * kFlight + v) * Threads + threadIdx.x >= count) raw[v] = {absent, absent, absent, absent};
+      }
+      std::uint32_t marks = 0;
+#pragma unroll
+      for (std::uint32_t v = 0; v < kFlight; v++) marks |= mark(raw[v]) << (v * kPerVector);
+      if (marks != 0) {
+        std::uint32_t to = room(__popc(marks));
+        for (; marks; marks &= marks - 1) {
+          const std::uint32_t bit = __ffs(static_cast<int>(marks)) - 1;
+          const std::uint32_t v = bit / kPerVector;
+          const std::uint32_t e = bit % kPerVector;
+          take(to++, core::widen(reinterpret_cast<const Stored*>(here + v * Threads)[e]),
+               first_column + (round_of(batch * kFlight + v) * Threads + threadIdx.x) * kPerVector + e);
+        }
+      }
+      copy_others(slot);
+      slot = slot + 1 == batches ? 0 : slot + 1;
+    }
+  }
+
+ private:
+  /// The i-th round that is looked at.
+  __device__ __forceinline__ std::uint32_t round_of(std::uint32_t i) const {
+    if (i < first * kFlight) return i * step;
+    const std::uint32_t j = i - first * kFlight;
+    return j + 1 + j / (step - 1);
+  }
+  __device__ __forceinline__ void copy_others(std::uint32_t slot) {
+    if (unasked > 0) {
+#pragma unroll
+      for (std::uint32_t v = 0; v < kFlight; v++) {
+        const std::uint32_t at = asked.next() * Threads + threadIdx.x;
+        if (at < count) async_copy_16(shared_address(held + (slot * kFlight + v) * Threads), vectors + at, true);
+      }
+      unasked -= min(unasked, static_cast<std::uint32_t>(kFlight));
+    }
+    async_commit();
+  }
+  /// Waits until no more than so many of the youngest groups are under way: fewer where the number is none of these.
+  static __device__ __forceinline__ void wait(std::uint32_t groups) {
+    if (groups >= 10) {
+      async_wait<10>();
+    } else if (groups >= 7) {
+      async_wait<7>();
+    } else if (groups >= 4) {
+      async_wait<4>();
+    } else if (groups >= 2) {
+      async_wait<2>();
+    } else if (groups == 1) {
+      async_wait<1>();
+    } else {
+      async_wait<0>();
+    }
+  }
+};
+
 }  // namespace shortlist::cuda

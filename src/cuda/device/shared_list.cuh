@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cuda/device/block_select.cuh"
-#include "cuda/device/cluster.cuh"
+#include "cuda/device/cluster_send.cuh"
 
 namespace shortlist::cuda {
 
@@ -18,6 +18,9 @@ struct cluster_place {
   std::uint32_t blocks;
   std::uint64_t* own;
   std::uint32_t capacity;
+
+  /// Keys that a block has room for in the first one's list.
+  __device__ __forceinline__ std::uint32_t share() const { return capacity / blocks; }
 };
 
 template <int Threads>
@@ -27,10 +30,27 @@ struct share_scratch {
   std::uint32_t warp_counts[kWarps];
   std::uint32_t listed[kMostBlocks];  // keys that each block has appended
   std::uint32_t best[kMostBlocks];    // the largest value key that each has seen
-  std::uint32_t appended;             // by this block
+  std::uint32_t appended;             // by this block, those without room counted
+  bool refused;                       // keys are missing, whatever the count says
   std::uint32_t border;
+  std::uint64_t told;
   select_scratch<Threads> select;
 };
+
+/// By one thread, before the blocks are told that this one has begun.
+template <int Threads>
+__device__ __forceinline__ void init_shares(std::uint32_t blocks, share_scratch<Threads>& scratch) {
+  barrier_init(&scratch.told, blocks);
+  scratch.appended = 0;
+  scratch.refused = false;
+}
+
+/// Puts a key at one of the places that were appended to the block's share of the list.
+template <int Threads>
+__device__ __forceinline__ void put_in_share(std::uint32_t at, std::uint64_t key, const cluster_place& place,
+                                             share_scratch<Threads>& scratch) {
+  if (at < place.share()) send_to_block(place.own + place.rank * place.share() + at, 0, key, &scratch.told);
+}
 
 /// What all blocks know when the list is filled.
 struct told_shares {
@@ -38,10 +58,11 @@ struct told_shares {
   bool fit;
 };
 
-/// Tells the blocks this one's count and best key. All threads of the cluster come; the list is complete after it.
+/// Tells the blocks this one's count and best key. All threads of the cluster come, for the `time`-th time; the list is
+/// complete after it.
 template <int Threads>
 __device__ __forceinline__ told_shares tell_shares(std::uint32_t best, const cluster_place& place,
-                                                   share_scratch<Threads>& scratch) {
+                                                   share_scratch<Threads>& scratch, std::uint32_t time = 0) {
   const std::uint32_t lane = threadIdx.x % kWarp;
   scratch.bins[threadIdx.x] = 0;
   best = __reduce_max_sync(kFullWarp, best);
@@ -50,13 +71,15 @@ __device__ __forceinline__ told_shares tell_shares(std::uint32_t best, const clu
   if (threadIdx.x < kWarp) {
     const std::uint32_t all = __reduce_max_sync(kFullWarp, lane < scratch.kWarps ? scratch.warp_counts[lane] : 0);
     if (lane < place.blocks) {
-      of_block(scratch.best, lane)[place.rank] = all;
-      of_block(scratch.listed, lane)[place.rank] = scratch.appended;
+      const std::uint32_t keys = lane == 0 ? min(scratch.appended, place.share()) : 0;
+      expect_in_block(&scratch.told, lane, keys * sizeof(std::uint64_t) + 2 * sizeof(std::uint32_t));
+      send_to_block(scratch.best + place.rank, lane, all, &scratch.told);
+      send_to_block(scratch.listed + place.rank, lane, scratch.refused ? ~0u : scratch.appended, &scratch.told);
     }
   }
-  cluster_sync();
+  barrier_wait(&scratch.told, time % 2);
   const bool is_block = lane < place.blocks;
-  const bool fits = !is_block || scratch.listed[lane] <= place.capacity / place.blocks;
+  const bool fits = !is_block || scratch.listed[lane] <= place.share();
   return {__reduce_max_sync(kFullWarp, is_block ? scratch.best[lane] : 0), __all_sync(kFullWarp, fits) != 0};
 }
 
@@ -77,13 +100,12 @@ __device__ __forceinline__ std::uint32_t count_before(std::uint32_t value, share
 }
 
 /// Of the keys that the blocks have put into their shares of the first block's own list, lists those of the `wanted`
-/// best and a few more. The first block comes; its counts are empty.
-template <int Threads>
+/// best and a few more; no more than `Few` as they are. The first block comes; its counts are empty.
+template <std::uint32_t Few, int Threads>
 __device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint32_t best, std::uint32_t cut,
                                                  const cluster_place& place, std::uint64_t* list, std::uint32_t& listed,
                                                  share_scratch<Threads>& scratch) {
-  constexpr std::uint32_t kLeastCut = 64;  // fewer are drawn from as they are
-  const std::uint32_t share = place.capacity / place.blocks;
+  const std::uint32_t share = place.share();
   const std::uint32_t warps_each = scratch.kWarps / place.blocks;
   const std::uint32_t warp = threadIdx.x / kWarp;
   const std::uint32_t lane = threadIdx.x % kWarp;
@@ -97,7 +119,7 @@ __device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint
   constexpr int kBits = std::bit_width(static_cast<unsigned>(Threads)) - 1;
   const std::uint32_t shift = max(32 - __clz(static_cast<int>(best - cut)), kBits) - kBits;
   const auto bin_of = [&](std::uint64_t key) { return (best - core::key_of(key)) >> shift; };
-  if (all > kLeastCut) {
+  if (all > Few) {
     for (std::uint32_t i = first; i < count; i += step) atomicAdd(&scratch.bins[bin_of(keys[i])], 1u);
     if (threadIdx.x == 0) scratch.border = Threads;
     __syncthreads();

@@ -226,10 +226,10 @@ __device__ __forceinline__ float change_part(const row_part<float>& part, const 
   return most;
 }
 
-/// Shares the threads' largest logits as groups of the row. All threads of the cluster come.
+/// Shares the threads' largest logits as groups of the row. All threads of the cluster come, for the `time`-th time.
 __device__ __forceinline__ void share_logits(std::uint32_t blocks, std::uint32_t rank, float most,
-                                             sample_scratch& scratch) {
-  share_groups(blocks, rank, most != most ? kNanGroup : core::ascending_key(most), scratch.groups);
+                                             sample_scratch& scratch, std::uint32_t time = 0) {
+  share_groups(blocks, rank, most != most ? kNanGroup : core::ascending_key(most), scratch.groups, time);
 }
 
 }  // namespace shortlist::cuda::sampling

@@ -69,7 +69,11 @@ __global__ void __launch_bounds__(kThreads, blocks_held<Stored, Plain>)
   auto& scratch = *reinterpret_cast<sample_scratch*>(dynamic_shared());
   const std::int64_t row = args.first_row + blockIdx.x / cluster_size();
   const Stored* values = static_cast<const Stored*>(logits.data) + row * logits.row_stride;
-  cluster_arrive();
+  if (threadIdx.x == 0) {
+    init_groups(scratch.groups);
+    cluster_barriers_ready();
+  }
+  cluster_arrive_begun();
   auto part = part_of<Stored, held>(args, values, reinterpret_cast<unsigned char*>(&scratch + 1));
   if constexpr (!Plain) {
     if (args.memory) part.held = args.memory + std::int64_t{blockIdx.x} * kWarps * args.segment;
@@ -134,6 +138,7 @@ void launch_rows(cudaStream_t stream, bool on_chip, const core::sample_request& 
     shape.threads = kThreads;
     shape.shared_bytes = static_cast<std::int64_t>(sizeof(sample_scratch)) + (on_chip ? row_bytes / blocks : 0);
     shape.cluster = blocks;
+    shape.sends = true;
     launch(sample_rows_kernel<Stored, Plain>, shape, stream, args, "starting to sample rows");
   }
 }

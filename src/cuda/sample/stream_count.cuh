@@ -1,4 +1,4 @@
-// The draw from the best of a streamed row, as many as top_k says. See stream_sample.cu.
+// The draw from the best of a streamed row, as many as top_k says. See count_sample.cu.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 namespace shortlist::cuda::sampling {
 
 /// Samples a row of which the `wanted` best remain. @returns false if the row has to be searched otherwise; the same
-/// for all blocks. All threads of the cluster come.
-template <class Stored>
+/// for all blocks. All threads of the cluster come. @param most of the thread's logits: of those looked at first
+/// before, of all after @param for_each_vector (mark, room, take) over the block's part of the row
+template <class Stored, class ForEachVector>
 __device__ __forceinline__ bool draw_by_count(const core::sample_request& request, std::int64_t index,
-                                              const logit_stream<Stored>& stream, std::uint32_t wanted, float most,
-                                              const cluster_place& place, stream_scratch& scratch) {
+                                              const row_piece<Stored, kThreads>& piece, ForEachVector for_each_vector,
+                                              std::uint32_t wanted, float& most, const cluster_place& place,
+                                              stream_scratch& scratch) {
   sample_scratch& row = scratch.row;
   const std::uint32_t cut = max(cut_of_groups(wanted, row.groups), kLeastKey);
   const float least = core::from_ascending_key(cut);
-  const std::uint32_t share = place.capacity / place.blocks;
-  std::uint64_t* to = of_block(place.own, 0) + place.rank * share;
   const auto mark = [&](uint4 raw) {
     const float largest = largest_of<Stored, true>(raw);
     most = larger_or_nan(most, largest);
@@ -34,11 +34,10 @@ __device__ __forceinline__ bool draw_by_count(const core::sample_request& reques
   };
   const auto room = [&](std::uint32_t count) { return atomicAdd(&scratch.shares.appended, count); };
   const auto take = [&](std::uint32_t at, float x, std::uint32_t token) {
-    if (at < share) to[at] = key_of_logit(x, token);
+    put_in_share(at, key_of_logit(x, token), place, scratch.shares);
   };
-  if (stream.has_edge && stream.edge >= least) take(room(1), stream.edge, stream.edge_column);
-  stream.template for_each_vector<true>(mark, room, take);
-  if (stream.step > 1) stream.template for_each_vector<false>(mark, room, take);
+  if (piece.has_edge && piece.edge >= least) take(room(1), piece.edge, piece.edge_column);
+  for_each_vector(mark, room, take);
 
   const told_shares told = tell_shares(most != most ? kNanGroup : core::ascending_key(most), place, scratch.shares);
   const std::uint32_t best = told.best;
@@ -48,7 +47,8 @@ __device__ __forceinline__ bool draw_by_count(const core::sample_request& reques
   }
   if (!told.fit || best < kLeastKey) return false;
   if (place.rank != 0) return true;
-  list_from_shares(wanted, best, cut, place, row.list, row.listed, scratch.shares);
+  constexpr std::uint32_t kFew = 64;
+  list_from_shares<kFew>(wanted, best, cut, place, row.list, row.listed, scratch.shares);
   const row_filter filter{core::from_ascending_key(best), row.params.steepness, kEveryCandidate,
                           minus_infinity<float>()};
   draw_from_list(request, index, place.blocks, filter, row);

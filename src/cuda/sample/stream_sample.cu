@@ -1,5 +1,7 @@
 // Sampling from plain rows: a cluster of blocks streams a row past a cut, and draws from what reaches it.
 //
+// Where every row keeps its few best by count, count_sample.cu serves. Here a row may ask for either.
+//
 // Why it is fast: a row is read once; as much of it as fits is held in shared memory, the rest asked for from L2 while
 // the blocks meet. With top_k, the best of 128 groups of what is held give a cut that the k best surely reach, and what
 // reaches it, some hundred tokens, is ranked by one block. With top_p alone, a sample suggests which tokens may be
@@ -13,7 +15,9 @@
 #include <cstdint>
 
 #include "cuda/runtime/launch.cuh"
+#include "cuda/sample/count_sample.hpp"
 #include "cuda/sample/stream_count.cuh"
+#include "cuda/sample/stream_in_place.cuh"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/sample/stream_weight.cuh"
 #include "cuda/top_k/row_parts.cuh"
@@ -33,30 +37,6 @@ struct stream_args {
   std::uint32_t held_rounds;
 };
 
-/// A row that no list is made for, or whose list overflowed: searched where it lies. All threads of the cluster come,
-/// after a meeting. @param most of the thread's logits.
-template <class Stored>
-__device__ __noinline__ void draw_in_place(const stream_args& args, std::int64_t index, float most,
-                                           const cluster_place& place, stream_scratch& scratch) {
-  const value_matrix& logits = args.request.logits;
-  const auto* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
-  row_in_place<Stored> part;
-  part.segment = args.segment;
-  part.blocks = place.blocks;
-  part.rank = place.rank;
-  part.shift = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(values) % 16 / sizeof(Stored));
-  part.vocab = static_cast<std::uint32_t>(logits.cols);
-  part.begin = values - part.shift;
-  sample_scratch& row = scratch.row;
-  cluster_sync();  // none looks at the lists any more
-  if (threadIdx.x == 0) {
-    row.listed = 0;
-    row.appended = 0;
-  }
-  share_logits(place.blocks, place.rank, most, row);
-  choose_token(args.request, index, part, best_of_groups(row.groups), row);
-}
-
 template <class Stored>
 __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const __grid_constant__ stream_args args) {
   const core::sample_request& request = args.request;
@@ -67,7 +47,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
   const cluster_place place{cluster_rank(), cluster_size(), own, args.own};
   const std::int64_t index = blockIdx.x / place.blocks;
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
-  cluster_arrive();
+  if (threadIdx.x == 0) {
+    init_groups(row.groups);
+    init_shares(place.blocks, scratch.shares);
+    cluster_barriers_ready();
+  }
+  cluster_arrive_begun();
   const logit_stream<Stored> stream(values, static_cast<std::uint32_t>(logits.cols), place.rank, place.blocks,
                                     reinterpret_cast<uint4*>(own + args.own), args.held_rounds, kLeastWord<Stored>);
   stream.begin_to_hold();
@@ -76,7 +61,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
     row.params = core::params_of(request.params, index, logits.cols);
     row.listed = 0;
     row.appended = 0;
-    scratch.shares.appended = 0;
   }
   __syncthreads();
   const core::row_params& params = row.params;
@@ -108,13 +92,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
   }
   bool done = false;
   if (by_count) {
-    done = draw_by_count(request, index, stream, wanted, most, place, scratch);
-    if (!done && stream.step > 1) stream.template for_each_vector<false>(look, none, nothing);
+    const auto for_each_vector = [&](auto mark, auto room, auto take) {
+      stream.template for_each_vector<true>(mark, room, take);
+      if (stream.step > 1) stream.template for_each_vector<false>(mark, room, take);
+    };
+    done = draw_by_count(request, index, stream, for_each_vector, wanted, most, place, scratch);
   } else if (by_weight && core::is_finite(core::from_ascending_key(best))) {
     const row_filter filter{core::from_ascending_key(best), params.steepness, kEveryCandidate, minus_infinity<float>()};
     done = draw_by_weight(request, index, stream, whole_row_filter{filter}, most, place, scratch);
   }
-  if (!done) draw_in_place<Stored>(args, index, most, place, scratch);
+  if (!done) draw_in_place<Stored>(request, args.segment, index, most, place, scratch);
   if (place.rank != 0) return;
   cluster_sync();  // the others may still look at this block's memory, until they end
 }
@@ -126,38 +113,23 @@ struct stream_layout {
   int own;
 };
 
-/// Whether no row asks for a draw by weight alone: values that lie on the device are not known here.
-bool counts_alone(const sample_params& params) {
-  const bool greedy = !params.temperature.rows && params.temperature.common == 0;
-  return greedy || (!params.top_k.rows && params.top_k.common > 0);
-}
-
 stream_layout layout_of(const core::sample_request& request, std::int64_t multiprocessors) {
-  constexpr std::int64_t kLeastLogits = 4096;      // a block: fewer do not pay for its part in the meetings
-  constexpr std::int64_t kMostLogits = 64 * 1024;  // a block that weighs: its list holds a twentieth of them
+  constexpr std::int64_t kMostLogits = 64 * 1024;  // a block: its list holds a twentieth of them
   const std::int64_t cols = request.logits.cols;
   const std::int64_t rows = request.logits.rows;
-  const bool counts = counts_alone(request.params);
-  // By weight, instructions are the limit: two blocks a multiprocessor.
-  const std::int64_t wanted = counts ? multiprocessors : 2 * multiprocessors;
-  int blocks = 1;
-  const auto more = [&] {
-    return (!counts && cols > kMostLogits * blocks) ||
-           (rows * blocks * 2 <= wanted && cols >= 2 * kLeastLogits * blocks);
-  };
-  while (blocks < kMostBlocks && more()) blocks *= 2;
-  const bool alone = rows * blocks <= multiprocessors;
-  const bool large = alone || (!counts && blocks <= 2);  // three blocks a multiprocessor pay less than longer lists
+  int blocks = 1;  // instructions are the limit: two blocks a multiprocessor
+  while (blocks < kMostBlocks &&
+         (cols > kMostLogits * blocks || blocks_can_double(request, blocks, 2 * multiprocessors))) {
+    blocks *= 2;
+  }
+  const bool large = rows * blocks <= multiprocessors || blocks <= 2;  // three blocks pay less than longer lists
   return large ? stream_layout{blocks, 16, 4096} : stream_layout{blocks, 8, 2048};
 }
 
 template <class Stored>
 void launch_type(cudaStream_t stream, const core::sample_request& request, const stream_layout& layout) {
-  constexpr std::int64_t kMostShift = 16 / static_cast<std::int64_t>(sizeof(Stored)) - 1;
-  const std::int64_t segments = std::int64_t{layout.blocks} * kWarps;
-  const std::int64_t least = (request.logits.cols + kMostShift + segments - 1) / segments;
-  stream_args args{request, static_cast<std::uint32_t>((least + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit),
-                   static_cast<std::uint32_t>(layout.own), static_cast<std::uint32_t>(layout.held_rounds)};
+  stream_args args{request, segment_of(request, layout.blocks), static_cast<std::uint32_t>(layout.own),
+                   static_cast<std::uint32_t>(layout.held_rounds)};
   const std::int64_t vectors = request.logits.cols * static_cast<std::int64_t>(sizeof(Stored)) / 16;
   const std::int64_t rounds = ((vectors + layout.blocks - 1) / layout.blocks + kThreads - 1) / kThreads;
   launch_shape shape;
@@ -166,7 +138,14 @@ void launch_type(cudaStream_t stream, const core::sample_request& request, const
   shape.shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) + std::int64_t{layout.own} * 8 +
                        std::clamp<std::int64_t>(rounds, kFlight, layout.held_rounds) * kThreads * 16;
   shape.cluster = layout.blocks;
+  shape.sends = true;
   launch(stream_sample_kernel<Stored>, shape, stream, args, "starting to sample streamed rows");
+}
+
+/// Whether no row asks for a draw by weight alone: values that lie on the device are not known here.
+bool counts_alone(const sample_params& params) {
+  const bool greedy = !params.temperature.rows && params.temperature.common == 0;
+  return greedy || (!params.top_k.rows && params.top_k.common > 0);
 }
 
 }  // namespace
@@ -187,6 +166,7 @@ core::sample_work sample_work_of(const core::sample_request& request) {
 }
 
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
+  if (counts_alone(request.params)) return launch_count_sample(stream, request, multiprocessors);
   const stream_layout layout = layout_of(request, multiprocessors);
   by_stored_type(request.logits.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, layout); });
 }

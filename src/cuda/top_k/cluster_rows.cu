@@ -1,19 +1,24 @@
 // Row-wise top k of long rows for a small k: a cluster of blocks a row, which list what reaches a cut that the k best
 // surely reach.
 //
-// Why it is fast: one launch, and three meetings of a cluster; a row is read once, into registers, the next rounds of
-// vectors already under way while the cut is found and wherever it is applied.
-// Steps: rounds of vectors from all over the row -> the best of 128 groups of them, shared -> their k-th best is the
-// cut -> vectors that reach it are kept, then their values listed in the first block's memory, each block in its own
-// share -> the first block ranks the list and writes. Exact for any data: where too much is kept, or fewer than k
-// numbers are there, the blocks narrow the range of keys by counting, until a list has room. Keys are distinct, value
-// above and column below, so that ties need no care.
+// Why it is fast: one launch, which follows the kernel before without a gap; a row is read once, all of it under way
+// from the beginning where registers and shared memory have room; blocks tell each other by sends, which wait for no
+// loads.
+// Steps: rounds of vectors from all over the row, into registers, and the others into shared memory -> the best of 128
+// groups of the first ones, shared -> their k-th best is the cut -> vectors that reach it are kept, then their values
+// listed in the first block's memory, each block in its own share -> the first block ranks the list and writes. Exact
+// for any data: where too much is kept, or fewer than k numbers are there, the blocks narrow the range of keys by
+// counting, until a list has room. Keys are distinct, value above and column below, so that ties need no care.
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
 // History, 64 x 128,256, k 50: a part held in shared memory, the rest read from L2, 0.0232 ms (bf16 0.0170) -> into
-// registers, once, 0.0220 (0.0156).
+// registers, sixteen vectors of a thread at a time, 0.0220 (0.0156) -> sends instead of meetings, 0.0211 (0.0146) ->
+// later vectors into shared memory, all at once, 0.0174 (0.0138).
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
+#include "cuda/device/async_copy.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/row_groups.cuh"
 #include "cuda/device/row_stream.cuh"
 #include "cuda/device/shared_list.cuh"
@@ -24,11 +29,15 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr std::uint32_t kOwn = 4096;          // keys in a block's list
-constexpr std::uint32_t kKept = 1024;         // vectors that a block keeps
+constexpr std::uint32_t kOwn = 2048;          // keys in a block's list
+constexpr std::uint32_t kKept = 512;          // vectors that a block keeps
 constexpr std::int64_t kLeastColumns = 4096;  // a block: fewer do not pay for its part in the meetings
 constexpr int kThreads = 512;
-constexpr std::uint32_t kRounds = 8;  // of vectors that are looked at first, and that are under way behind them
+constexpr std::uint32_t kFew = 64;     // so many keys of a list are compared each with each as they are
+constexpr std::uint32_t kFirst = 8;    // rounds of vectors that are looked at first, in registers
+constexpr std::uint32_t kBatch = 4;    // those behind them come in batches,
+constexpr std::uint32_t kBatches = 5;  // as many at a time as shared memory holds
+constexpr std::uint32_t kSampled = 8;  // so many more are looked at first if there are no others
 
 struct alignas(16) cluster_scratch {
   uint4 vectors[kKept];
@@ -37,7 +46,6 @@ struct alignas(16) cluster_scratch {
   share_scratch<kThreads> shares;
   std::uint64_t list[kThreads];
   std::uint64_t own[kOwn];
-  std::uint64_t border_key;
   std::uint32_t kept;  // vectors: more than there is room for where not all are
   std::uint32_t listed;
   std::uint32_t before;  // of the range that a pass finds: keys above it, and within
@@ -52,7 +60,6 @@ __device__ __noinline__ void list_by_counting(const row_piece<Stored, kThreads>&
                                               bool negated, std::uint32_t wanted, std::uint64_t low, std::uint64_t high,
                                               const cluster_place& place, cluster_scratch& scratch) {
   constexpr int kBits = std::bit_width(static_cast<unsigned>(kThreads)) - 1;
-  const std::uint32_t share = kOwn / place.blocks;
   const auto for_each_key = [&](auto f) {
     const auto see = [&](float x, std::uint32_t column) {
       f(core::row_key(key_of_wide(negated ? -x : x), first_column + column));
@@ -96,18 +103,20 @@ __device__ __noinline__ void list_by_counting(const row_piece<Stored, kThreads>&
     const std::uint32_t bin = scratch.shares.border;
     if (bin == kThreads) break;  // all of the range are wanted
     before = scratch.before;
-    const bool fits = before + scratch.inside <= share;
+    const bool fits = before + scratch.inside <= place.share();
     high -= static_cast<std::uint64_t>(bin) << shift;
     const std::uint64_t width = (std::uint64_t{1} << shift) - 1;
     low = high - low > width ? high - width : low;
     __syncthreads();  // all have read what was found
     if (shift == 0 || fits) break;
   }
-  if (threadIdx.x == 0) scratch.shares.appended = 0;
+  if (threadIdx.x == 0) {
+    scratch.shares.appended = 0;
+    scratch.shares.refused = false;
+  }
   __syncthreads();
-  std::uint64_t* to = of_block(scratch.own, 0) + place.rank * share;
   for_each_key([&](std::uint64_t key) {
-    if (key >= low) to[atomicAdd(&scratch.shares.appended, 1u)] = key;
+    if (key >= low) put_in_share(atomicAdd(&scratch.shares.appended, 1u), key, place, scratch.shares);
   });
   __syncthreads();
 }
@@ -119,54 +128,54 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
                                            const whole_row<Stored>& row, std::uint32_t n, cluster_scratch& scratch) {
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const row_writer<Stored> write(request, index, row);
-  std::uint32_t shift = 0;  // 2^shift threads compare for one key
-  while (shift < 5 && n << (shift + 1) <= kThreads) shift++;
-  const std::uint32_t helpers = 1u << shift;
-  const std::uint32_t helper = threadIdx.x & (helpers - 1);
-  const std::uint32_t slot = threadIdx.x >> shift;
-  const std::uint64_t mine = slot < n ? scratch.list[slot] : core::kNoRow;
-  const auto add_helpers = [&](std::uint32_t value) {
-#pragma unroll 1
-    for (std::uint32_t apart = helpers / 2; apart > 0; apart /= 2)
-      value += __shfl_xor_sync(kFullWarp, value, static_cast<int>(apart));
-    return value;
-  };
-  std::uint32_t rank = 0;
-#pragma unroll 8
-  for (std::uint32_t j = helper; j < n; j += helpers) rank += scratch.list[j] > mine;
-  rank = add_helpers(rank);
-  const bool chosen = slot < n && rank < k;
-  if (!request.options.sorted) {
-    if (n > k) {
-      if (chosen && rank == k - 1) scratch.border_key = mine;
-    } else if (threadIdx.x == 0) {
-      scratch.border_key = 0;
-    }
-    __syncthreads();
-    const std::uint64_t border = scratch.border_key;
-    const std::uint32_t column = core::position_of(mine);
+  // Calls place(slot, helper, helpers) in as many threads as can help with each of so many slots.
+  const auto for_each_slot = [&](std::uint32_t slots, auto is_before, auto key_of, auto then) {
+    std::uint32_t shift = 0;
+    while (shift < 3 && slots << (shift + 1) <= kThreads) shift++;
+    const std::uint32_t helpers = 1u << shift;
+    const std::uint32_t helper = threadIdx.x & (helpers - 1);
+    const std::uint32_t slot = threadIdx.x >> shift;
+    if (threadIdx.x / kWarp * kWarp >= slots << shift) return;
+    const std::uint64_t mine = slot < slots ? key_of(slot) : core::kNoRow;
     std::uint32_t place = 0;
 #pragma unroll 8
-    for (std::uint32_t j = helper; j < n; j += helpers) {
-      const std::uint64_t other = scratch.list[j];
-      place += other >= border && core::position_of(other) < column;
-    }
-    rank = add_helpers(place);
+    for (std::uint32_t j = helper; j < slots; j += helpers) place += is_before(key_of(j), mine);
+    for (std::uint32_t apart = 1; apart < helpers; apart *= 2)
+      place += __shfl_xor_sync(kFullWarp, place, static_cast<int>(apart));
+    if (slot < slots && helper == 0) then(place, mine);
+  };
+  const auto is_better = [](std::uint64_t other, std::uint64_t mine) { return other > mine; };
+  const auto is_left = [](std::uint64_t other, std::uint64_t mine) {  // a column further left is a larger word
+    return static_cast<std::uint32_t>(other) > static_cast<std::uint32_t>(mine);
+  };
+  const auto listed = [&](std::uint32_t i) { return scratch.list[i]; };
+  const auto chosen = [&](std::uint32_t i) { return scratch.own[i]; };
+  if (request.options.sorted) {
+    for_each_slot(n, is_better, listed, [&](std::uint32_t rank, std::uint64_t key) {
+      if (rank < k) write(rank, key);
+    });
+  } else if (n <= k) {
+    for_each_slot(n, is_left, listed, write);
+  } else {
+    for_each_slot(n, is_better, listed, [&](std::uint32_t rank, std::uint64_t key) {
+      if (rank < k) scratch.own[rank] = key;
+    });
+    __syncthreads();
+    for_each_slot(k, is_left, chosen, write);
   }
-  if (chosen && helper == 0) write(rank, mine);
   for (std::uint32_t i = n + threadIdx.x; i < k; i += kThreads) write.pad(i);
 }
 
 /// The rounds of whole vectors in the order that they are looked at: some, spread over all, first.
 class round_order {
  public:
-  __device__ __forceinline__ explicit round_order(std::uint32_t whole) : step_(max(whole / kRounds, 1u)) {}
+  __device__ __forceinline__ explicit round_order(std::uint32_t whole) : step_(max(whole / kFirst, 1u)) {}
   __device__ __forceinline__ std::uint32_t first(std::uint32_t i) const { return i * step_; }
   /// The next of the others.
   __device__ __forceinline__ std::uint32_t next() {
     if (next_ == skipped_) {
-      next_ += step_ == 1 ? kRounds : 1;
-      skipped_ = next_ < step_ * kRounds - step_ ? skipped_ + step_ : ~0u;
+      next_ += step_ == 1 ? kFirst : 1;
+      skipped_ = next_ < step_ * kFirst - step_ ? skipped_ + step_ : ~0u;
     }
     return next_++;
   }
@@ -185,34 +194,43 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& scratch = *reinterpret_cast<cluster_scratch*>(dynamic_shared());
   const cluster_place place{cluster_rank(), cluster_size(), scratch.own, kOwn};
   const std::int64_t index = blockIdx.x / place.blocks;
-  cluster_arrive();
+  if (threadIdx.x == 0) {
+    init_groups(scratch.groups);
+    init_shares(place.blocks, scratch.shares);
+    scratch.kept = 0;
+    scratch.listed = 0;
+    cluster_barriers_ready();
+  }
+  cluster_arrive_begun();
+  join_chain();
   const whole_row<Stored> row = open_row<Stored>(request, index);
   const row_piece<Stored, kThreads> piece(row.values, row.columns, place.rank, place.blocks);
   const uint4* mine = piece.vectors + threadIdx.x;
   const std::uint32_t whole = piece.count / kThreads;
-  const std::uint32_t later = whole - min(whole, kRounds);
-  round_order order(whole);
+  const std::uint32_t later = whole - min(whole, kFirst);
+  round_order asked(whole);
+  round_order looked(whole);
   constexpr std::uint32_t kAbsent = kLeastWord<Stored> ^ kFlip;
   constexpr uint4 kNothing{kAbsent, kAbsent, kAbsent, kAbsent};
-  uint4 first[kRounds];
-  uint4 next[kRounds];
-  std::uint32_t rounds[kRounds];  // of `next`
+  uint4 first[kFirst];
 #pragma unroll
-  for (std::uint32_t v = 0; v < kRounds; v++)
-    first[v] = v < whole ? load_streaming(mine + order.first(v) * kThreads) : kNothing;
+  for (std::uint32_t v = 0; v < kFirst; v++)
+    first[v] = v < whole ? load_streaming(mine + asked.first(v) * kThreads) : kNothing;
   const std::uint32_t behind = whole * kThreads + threadIdx.x;  // a part of a round
   const uint4 rest = behind < piece.count ? load_streaming(piece.vectors + behind) : kNothing;
-  const auto load_next = [&](std::uint32_t v) {
-    rounds[v] = order.next();
-    next[v] = load_streaming(mine + rounds[v] * kThreads);
-  };
+  uint4* held = reinterpret_cast<uint4*>(&scratch + 1) + threadIdx.x;
+  std::uint32_t copied = 0;
+  const auto copy_batch = [&](std::uint32_t batch) {
 #pragma unroll
-  for (std::uint32_t v = 0; v < kRounds; v++)
-    if (v < later) load_next(v);
-  if (threadIdx.x == 0) {
-    scratch.shares.appended = 0;
-    scratch.kept = 0;
-    scratch.listed = 0;
+    for (std::uint32_t v = 0; v < kBatch; v++, copied++) {
+      if (copied < later)
+        async_copy_16(shared_address(held + (batch * kBatch + v) * kThreads), mine + asked.next() * kThreads, true);
+    }
+    async_commit();
+  };
+  if (later > 0) {
+#pragma unroll 1
+    for (std::uint32_t batch = 0; batch < kBatches; batch++) copy_batch(batch);
   }
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const std::uint32_t wanted = min(k, row.columns);
@@ -222,50 +240,58 @@ __global__ void __launch_bounds__(kThreads, 1)
   const float edge = piece.has_edge ? (Negated ? -piece.edge : piece.edge) : core::float_from_bits(0xFF800000u);
   float most = fmaxf(fmaxf(core::float_from_bits(0xFF800000u), edge), best_of(rest));
 #pragma unroll
-  for (std::uint32_t v = 0; v < kRounds; v++) most = fmaxf(most, best_of(first[v]));
+  for (std::uint32_t v = 0; v < kFirst; v++) most = fmaxf(most, best_of(first[v]));
+  const bool sampled = later > 0 && later <= kSampled;
+  float best_held[kSampled];  // of vectors in shared memory, where they are looked at first too
+  if (sampled) {
+    async_wait<0>();
+#pragma unroll
+    for (std::uint32_t v = 0; v < kSampled; v++) {
+      best_held[v] = v < later ? best_of(held[v * kThreads]) : core::float_from_bits(0xFF800000u);
+      most = fmaxf(most, best_held[v]);
+    }
+  }
   cluster_wait();  // all blocks have begun
   share_groups(place.blocks, place.rank, core::ascending_key(most), scratch.groups);
   const std::uint32_t cut = cut_of_groups(wanted, scratch.groups);
 
   const float least = core::from_ascending_key(cut);
-  const std::uint32_t share = kOwn / place.blocks;
-  const auto keep = [&](uint4 raw, std::uint32_t at) {
-    const float best = best_of(raw);
+  const auto keep = [&](float best, std::uint32_t round, auto read) {
     if (!(best >= least)) return;
     most = fmaxf(most, best);
     const std::uint32_t to = atomicAdd(&scratch.kept, 1u);
     if (to >= kKept) return;
-    scratch.vectors[to] = raw;
-    scratch.places[to] = at;
+    scratch.vectors[to] = read();
+    scratch.places[to] = round * kThreads + threadIdx.x;
   };
   bool lists = cut > kMinusInfinityKey;  // else fewer numbers than are wanted may be there
   if (lists) {
 #pragma unroll
-    for (std::uint32_t v = 0; v < kRounds; v++) keep(first[v], order.first(v) * kThreads + threadIdx.x);
-    keep(rest, behind);
-    std::uint32_t done = 0;
-#pragma unroll 1
-    for (; done + 2 * kRounds <= later; done += kRounds) {
+    for (std::uint32_t v = 0; v < kFirst; v++) keep(best_of(first[v]), looked.first(v), [&] { return first[v]; });
+    keep(best_of(rest), whole, [&] { return rest; });
+    if (sampled) {
 #pragma unroll
-      for (std::uint32_t v = 0; v < kRounds; v++) {
-        keep(next[v], rounds[v] * kThreads + threadIdx.x);
-        load_next(v);
-      }
+      for (std::uint32_t v = 0; v < kSampled; v++)
+        if (v < later) keep(best_held[v], looked.next(), [&] { return held[v * kThreads]; });
     }
+    std::uint32_t batch = 0;
 #pragma unroll 1
-    for (; done < later; done += kRounds) {
+    for (std::uint32_t done = sampled ? later : 0; done < later; done += kBatch) {
+      async_wait<kBatches - 1>();
+      uint4 raw[kBatch];
 #pragma unroll
-      for (std::uint32_t v = 0; v < kRounds; v++) {
-        if (done + v < later) keep(next[v], rounds[v] * kThreads + threadIdx.x);
-        if (done + v + kRounds < later) load_next(v);
-      }
+      for (std::uint32_t v = 0; v < kBatch; v++) raw[v] = held[(batch * kBatch + v) * kThreads];
+#pragma unroll
+      for (std::uint32_t v = 0; v < kBatch; v++)
+        if (done + v < later) keep(best_of(raw[v]), looked.next(), [&] { return raw[v]; });
+      copy_batch(batch);
+      batch = batch + 1 == kBatches ? 0 : batch + 1;
     }
     __syncthreads();  // all that reach the cut are kept
     const std::uint32_t kept = scratch.kept;
-    std::uint64_t* to = of_block(scratch.own, 0) + place.rank * share;
     const auto list = [&](float x, std::uint32_t column) {
-      const std::uint32_t at = atomicAdd(&scratch.shares.appended, 1u);
-      if (at < share) to[at] = core::row_key(core::ascending_key(x), row.first_column + column);
+      put_in_share(atomicAdd(&scratch.shares.appended, 1u),
+                   core::row_key(core::ascending_key(x), row.first_column + column), place, scratch.shares);
     };
     if (kept <= kKept) {
       const auto* values = reinterpret_cast<const Stored*>(scratch.vectors);
@@ -276,9 +302,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       if (piece.has_edge && edge >= least) list(edge, piece.edge_column);
     } else if (threadIdx.x == 0) {
-      scratch.shares.appended = kOwn + 1;  // does not fit
+      scratch.shares.refused = true;
     }
   }
+  async_wait<0>();
   told_shares told = tell_shares(core::ascending_key(most), place, scratch.shares);
   lists = lists && told.fit;
   if (!lists) {
@@ -288,16 +315,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     const std::uint64_t high =
         some ? core::row_key(told.best, row.first_column) : core::row_key(kInfinityKey, row.first_column);
     list_by_counting(piece, row.first_column, Negated, wanted, low, high, place, scratch);
-    told = tell_shares(0, place, scratch.shares);
+    told = tell_shares(0, place, scratch.shares, 1);
   }
   if (place.rank != 0) return;
   if (lists) {
-    list_from_shares(wanted, told.best, cut, place, scratch.list, scratch.listed, scratch.shares);
+    list_from_shares<kFew>(wanted, told.best, cut, place, scratch.list, scratch.listed, scratch.shares);
   } else {
-    list_from_shares(wanted, ~0u, 0, place, scratch.list, scratch.listed, scratch.shares);
+    list_from_shares<kFew>(wanted, ~0u, 0, place, scratch.list, scratch.listed, scratch.shares);
   }
   write_best(request, index, row, scratch.listed, scratch);
-  cluster_sync();  // the others may still look at this block's memory, until they end
 }
 
 template <class Stored>
@@ -305,8 +331,13 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int bl
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(request.matrix.rows * blocks));
   shape.threads = kThreads;
-  shape.shared_bytes = sizeof(cluster_scratch);
+  const std::int64_t vectors = request.matrix.cols / (16 / static_cast<std::int64_t>(sizeof(Stored)));
+  const std::int64_t rounds = (vectors + blocks - 1) / blocks / kThreads;
+  const std::int64_t held = std::clamp<std::int64_t>((rounds - kFirst + kBatch - 1) / kBatch, 0, kBatches) * kBatch;
+  shape.shared_bytes = static_cast<std::int64_t>(sizeof(cluster_scratch) + held * kThreads * sizeof(uint4));
   shape.cluster = blocks;
+  shape.sends = true;
+  shape.overlaps = true;
   const bool negated = request.options.order == order::smallest;
   launch(negated ? cluster_rows_kernel<Stored, true> : cluster_rows_kernel<Stored, false>, shape, stream, request,
          "launching the row-wise top k of long rows by clusters");
