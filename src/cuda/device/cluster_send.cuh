@@ -2,6 +2,7 @@
 //
 // Why it is fast: a meeting of the cluster waits until memory has answered all that its threads ask, loads under way
 // among it. A barrier of its own waits for what is sent to it, and for nothing else.
+// Only blocks of a cluster of several may send, to themselves too: elsewhere it is an illegal instruction.
 #pragma once
 
 #include <cstdint>

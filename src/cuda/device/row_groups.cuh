@@ -23,15 +23,15 @@ struct alignas(16) row_groups {
 /// Readies the barrier for the next time that groups are shared. By one thread, once all blocks have seen the last
 /// ones.
 template <int Threads>
-__device__ __forceinline__ void expect_groups(row_groups<Threads>& groups) {
-  barrier_expect(&groups.arrived, sizeof groups.best);
+__device__ __forceinline__ void expect_groups(std::uint32_t blocks, row_groups<Threads>& groups) {
+  if (blocks > 1) barrier_expect(&groups.arrived, sizeof groups.best);
 }
 
 /// By one thread, before the blocks are told that this one has begun.
 template <int Threads>
-__device__ __forceinline__ void init_groups(row_groups<Threads>& groups) {
-  barrier_init(&groups.arrived, 1);
-  expect_groups(groups);
+__device__ __forceinline__ void init_groups(std::uint32_t blocks, row_groups<Threads>& groups) {
+  if (blocks > 1) barrier_init(&groups.arrived, 1);
+  expect_groups(blocks, groups);
 }
 
 /// Joins the threads' best keys into those of the row's groups, in every block. Groups are columns of threads, so that
@@ -49,6 +49,11 @@ __device__ __forceinline__ void share_groups(std::uint32_t blocks, std::uint32_t
   std::uint32_t best = groups.of_threads[member * own + group];
   for (std::uint32_t offset = joined / 2; offset > 0; offset /= 2)
     best = max(best, __shfl_xor_sync(kFullWarp, best, static_cast<int>(offset)));
+  if (blocks == 1) {
+    if (member == 0) groups.best[group] = best;
+    __syncthreads();
+    return;
+  }
   if (member < blocks) send_to_block(groups.best + rank * own + group, member, best, &groups.arrived);
   barrier_wait(&groups.arrived, time % 2);
 }

@@ -40,7 +40,7 @@ struct share_scratch {
 /// By one thread, before the blocks are told that this one has begun.
 template <int Threads>
 __device__ __forceinline__ void init_shares(std::uint32_t blocks, share_scratch<Threads>& scratch) {
-  barrier_init(&scratch.told, blocks);
+  if (blocks > 1) barrier_init(&scratch.told, blocks);
   scratch.appended = 0;
   scratch.refused = false;
 }
@@ -49,7 +49,11 @@ __device__ __forceinline__ void init_shares(std::uint32_t blocks, share_scratch<
 template <int Threads>
 __device__ __forceinline__ void put_in_share(std::uint32_t at, std::uint64_t key, const cluster_place& place,
                                              share_scratch<Threads>& scratch) {
-  if (at < place.share()) send_to_block(place.own + place.rank * place.share() + at, 0, key, &scratch.told);
+  if (at >= place.share()) return;
+  if (place.blocks == 1)
+    place.own[at] = key;
+  else
+    send_to_block(place.own + place.rank * place.share() + at, 0, key, &scratch.told);
 }
 
 /// What all blocks know when the list is filled.
@@ -70,14 +74,23 @@ __device__ __forceinline__ told_shares tell_shares(std::uint32_t best, const clu
   __syncthreads();
   if (threadIdx.x < kWarp) {
     const std::uint32_t all = __reduce_max_sync(kFullWarp, lane < scratch.kWarps ? scratch.warp_counts[lane] : 0);
-    if (lane < place.blocks) {
+    const std::uint32_t listed = scratch.refused ? ~0u : scratch.appended;
+    if (place.blocks == 1) {
+      if (lane == 0) {
+        scratch.best[0] = all;
+        scratch.listed[0] = listed;
+      }
+    } else if (lane < place.blocks) {
       const std::uint32_t keys = lane == 0 ? min(scratch.appended, place.share()) : 0;
       expect_in_block(&scratch.told, lane, keys * sizeof(std::uint64_t) + 2 * sizeof(std::uint32_t));
       send_to_block(scratch.best + place.rank, lane, all, &scratch.told);
-      send_to_block(scratch.listed + place.rank, lane, scratch.refused ? ~0u : scratch.appended, &scratch.told);
+      send_to_block(scratch.listed + place.rank, lane, listed, &scratch.told);
     }
   }
-  barrier_wait(&scratch.told, time % 2);
+  if (place.blocks == 1)
+    __syncthreads();
+  else
+    barrier_wait(&scratch.told, time % 2);
   const bool is_block = lane < place.blocks;
   const bool fits = !is_block || scratch.listed[lane] <= place.share();
   return {__reduce_max_sync(kFullWarp, is_block ? scratch.best[lane] : 0), __all_sync(kFullWarp, fits) != 0};

@@ -16,7 +16,6 @@ struct launch_shape {
   int threads = 0;
   std::int64_t shared_bytes = 0;
   int cluster = 1;
-  bool sends = false;        // the cluster's blocks send to each other, though it be of one: see cluster_send.cuh
   bool cooperative = false;  // all blocks are resident together and may wait for each other
   bool overlaps = false;     // begins while the kernel before runs, and waits for it by itself
 };
@@ -45,7 +44,7 @@ void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream
   allow_shared_bytes(kernel, shape.shared_bytes, what);
   cudaLaunchAttribute attributes[3]{};
   unsigned count = 0;
-  if (shape.cluster > 1 || shape.sends) {
+  if (shape.cluster > 1) {
     cudaLaunchAttribute& attribute = attributes[count++];
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = static_cast<unsigned>(shape.cluster);

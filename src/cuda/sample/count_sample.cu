@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) count_sample_kernel(const _
   auto* own = reinterpret_cast<std::uint64_t*>(&scratch + 1);
   const cluster_place place{cluster_rank(), cluster_size(), own, args.room.own};
   if (threadIdx.x == 0) {
-    init_groups(row.groups);
+    init_groups(place.blocks, row.groups);
     init_shares(place.blocks, scratch.shares);
     row.listed = 0;
     row.appended = 0;
@@ -93,7 +93,6 @@ void launch_type(cudaStream_t stream, const core::sample_request& request, int b
   shape.shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) + std::int64_t{args.room.own} * 8 +
                        std::int64_t{args.room.batches} * kFlight * kThreads * 16;
   shape.cluster = blocks;
-  shape.sends = true;
   shape.overlaps = true;
   launch(count_sample_kernel<Stored>, shape, stream, args, "starting to sample the best of streamed rows");
 }

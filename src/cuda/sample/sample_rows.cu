@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, blocks_held<Stored, Plain>)
   const std::int64_t row = args.first_row + blockIdx.x / cluster_size();
   const Stored* values = static_cast<const Stored*>(logits.data) + row * logits.row_stride;
   if (threadIdx.x == 0) {
-    init_groups(scratch.groups);
+    init_groups(cluster_size(), scratch.groups);
     cluster_barriers_ready();
   }
   cluster_arrive_begun();
@@ -138,7 +138,6 @@ void launch_rows(cudaStream_t stream, bool on_chip, const core::sample_request& 
     shape.threads = kThreads;
     shape.shared_bytes = static_cast<std::int64_t>(sizeof(sample_scratch)) + (on_chip ? row_bytes / blocks : 0);
     shape.cluster = blocks;
-    shape.sends = true;
     launch(sample_rows_kernel<Stored, Plain>, shape, stream, args, "starting to sample rows");
   }
 }

@@ -37,7 +37,7 @@ __device__ __noinline__ void draw_in_place(const core::sample_request& request, 
   if (threadIdx.x == 0) {
     row.listed = 0;
     row.appended = 0;
-    expect_groups(row.groups);
+    expect_groups(place.blocks, row.groups);
   }
   share_logits(place.blocks, place.rank, most, row, 1);
   choose_token(request, index, part, best_of_groups(row.groups), row);

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
   const std::int64_t index = blockIdx.x / place.blocks;
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   if (threadIdx.x == 0) {
-    init_groups(row.groups);
+    init_groups(place.blocks, row.groups);
     init_shares(place.blocks, scratch.shares);
     cluster_barriers_ready();
   }
@@ -138,7 +138,6 @@ void launch_type(cudaStream_t stream, const core::sample_request& request, const
   shape.shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) + std::int64_t{layout.own} * 8 +
                        std::clamp<std::int64_t>(rounds, kFlight, layout.held_rounds) * kThreads * 16;
   shape.cluster = layout.blocks;
-  shape.sends = true;
   launch(stream_sample_kernel<Stored>, shape, stream, args, "starting to sample streamed rows");
 }
 

@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const cluster_place place{cluster_rank(), cluster_size(), scratch.own, kOwn};
   const std::int64_t index = blockIdx.x / place.blocks;
   if (threadIdx.x == 0) {
-    init_groups(scratch.groups);
+    init_groups(place.blocks, scratch.groups);
     init_shares(place.blocks, scratch.shares);
     scratch.kept = 0;
     scratch.listed = 0;
@@ -336,7 +336,6 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int bl
   const std::int64_t held = std::clamp<std::int64_t>((rounds - kFirst + kBatch - 1) / kBatch, 0, kBatches) * kBatch;
   shape.shared_bytes = static_cast<std::int64_t>(sizeof(cluster_scratch) + held * kThreads * sizeof(uint4));
   shape.cluster = blocks;
-  shape.sends = true;
   shape.overlaps = true;
   const bool negated = request.options.order == order::smallest;
   launch(negated ? cluster_rows_kernel<Stored, true> : cluster_rows_kernel<Stored, false>, shape, stream, request,
