@@ -2,11 +2,11 @@
 // what reaches it.
 //
 // Why it is fast: one launch, which follows the kernel before without a gap; a row is read once, as much of it under
-// way as shared memory holds; blocks tell each other by sends, which wait for no loads. Steps: the first rounds of
-// vectors, from all over the row -> the best of 128 groups of them, shared -> their k-th best is the cut -> what
-// reaches it, some hundred tokens, is listed in the first block -> which ranks and draws. Exact for any data: where a
-// list overflows, the row is searched where it lies, by passes that serve any data. Limit: bytes(logits) over read
-// bandwidth. Measured share: docs/kernels.md.
+// way as shared memory holds; blocks tell each other by sends, which wait for no loads.
+// Steps: the first rounds of vectors, from all over the row -> the best of 128 groups of them, shared -> their k-th
+// best is the cut -> what reaches it, some hundred tokens, is listed in the first block -> which ranks and draws.
+// Exact for any data: where a list overflows, the row is searched where it lies, by passes that serve any data.
+// Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
 #include <algorithm>
 #include <cstdint>
 
