@@ -244,13 +244,7 @@ void run_on_gpu(gpu_clock& gpu, const gpu_matrices& matrices, const sample_job& 
     verify();
     nlohmann::ordered_json fields = fields_of(right, more);
     fields["copies"] = matrices.copies();
-    if (launches_in_graph::serves(job.bytes())) {
-      const launches_in_graph launches(gpu, draw);
-      spoil();
-      launches.replay();
-      verify();
-      fields["graph_ms"] = launches.ms(limit);
-    }
+    fields.update(time_in_graph(gpu, job.bytes(), limit, draw, spoil, verify));
     out.add(work, {.time = time, .bytes = job.bytes(), .limit_ms = gpu.read_ms(job.bytes())}, fields);
   } catch (const std::exception& failure) {
     out.add_wrong(work, failure.what());

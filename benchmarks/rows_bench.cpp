@@ -185,13 +185,7 @@ void run_on_gpu(gpu_clock& gpu, const gpu_matrices& matrices, const rows_job& jo
     verify();
     nlohmann::ordered_json fields = {{"checked_rows", right.rows()}, {"copies", matrices.copies()}};
     if (more.is_object()) fields.update(more);
-    if (launches_in_graph::serves(job.bytes())) {
-      const launches_in_graph launches(gpu, select);
-      spoil();
-      launches.replay();
-      verify();
-      fields["graph_ms"] = launches.ms(limit);
-    }
+    fields.update(time_in_graph(gpu, job.bytes(), limit, select, spoil, verify));
     out.add(work, {.time = time, .bytes = job.bytes(), .limit_ms = gpu.read_ms(job.bytes())}, fields);
   } catch (const std::exception& failure) {
     out.add_wrong(work, failure.what());

@@ -91,29 +91,24 @@ class gpu_matrices {
   buffer memory_;
 };
 
-/// Launches that follow each other in one graph, as the steps of a model do.
-class launches_in_graph {
- public:
-  /// @param launch called with the number of each.
-  template <class Launch>
-  launches_in_graph(gpu_clock& gpu, const Launch& launch)
-      : gpu_(gpu), graph_(gpu.capture([&] {
-          for (std::int64_t i = 0; i < kLaunches; ++i) launch(i);
-        })) {}
-  /// Whether work of so many bytes is timed so: launching takes no visible part of longer work.
-  static bool serves(std::int64_t bytes) { return bytes <= kMostBytes; }
-  void replay() const { graph_.replay(); }
-  /// Milliseconds a launch.
-  double ms(const patience& limit) const {
-    return repeat(limit, [&](std::int64_t) { return gpu_.time_ms([&] { replay(); }); }).median_ms / kLaunches;
-  }
-
- private:
-  static constexpr std::int64_t kLaunches = 24;
-  static constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
-  gpu_clock& gpu_;
-  gpu_clock::graph graph_;
-};
+/// Times launches that follow each other in one graph, as the steps of a model do; launching takes no visible part of
+/// work of more bytes than this asks for. @param launch called with the number of each @param spoil, verify the output
+/// @returns fields of the record: "graph_ms", milliseconds a launch
+template <class Launch, class Spoil, class Verify>
+nlohmann::ordered_json time_in_graph(gpu_clock& gpu, std::int64_t bytes, const patience& limit, const Launch& launch,
+                                     const Spoil& spoil, const Verify& verify) {
+  constexpr std::int64_t kLaunches = 24;
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
+  if (bytes > kMostBytes) return nlohmann::ordered_json::object();
+  const gpu_clock::graph graph = gpu.capture([&] {
+    for (std::int64_t i = 0; i < kLaunches; ++i) launch(i);
+  });
+  spoil();
+  graph.replay();
+  verify();
+  const timing all = repeat(limit, [&](std::int64_t) { return gpu.time_ms([&] { graph.replay(); }); });
+  return {{"graph_ms", all.median_ms / kLaunches}};
+}
 
 /// On the GPU: device to device, one copy of the matrix after another. Also captured in a graph once and replayed;
 /// short work also in a graph of many launches, as "graph_ms" a launch. The limit is one read of the job's bytes by the

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -363,38 +364,49 @@ TEST(TopKLongRows, EqualTheReferenceToTheBit) {
   expect_equal_for_every_distribution(kShapes);
 }
 
+std::optional<device> first_gpu() {
+  for (const device& where : device::all())
+    if (where.kind() == device_kind::cuda && where.ordinal() == 0) return where;
+  return std::nullopt;
+}
+
+/// Cases by turns: another type each, every few of them in the other order, every other one sorted.
+top_k_case case_of_turn(std::uint64_t turn, std::int64_t rows, std::int64_t cols, std::int64_t k,
+                        std::string_view distribution) {
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f16};
+  return {.type = kStored[turn % 3],
+          .rows = rows,
+          .cols = cols,
+          .k = k,
+          .order = turn % 5 == 0 ? order::smallest : order::largest,
+          .sorted = turn % 2 == 0,
+          .outputs = "values+i32",
+          .distribution = distribution,
+          .seed = turn};
+}
+
+void expect_equal_by(std::string_view algorithm, const device& where, const top_k_case& what) {
+  const matrix_data data = make_data(what);
+  const std::string failure = run_way(what, {where, "-", std::string(algorithm)}, data, expected_bytes(what, data));
+  EXPECT_TRUE(failure.empty()) << failure;
+}
+
 /// Few long rows, which blocks share: teams of one block, of several, of two sizes; ties that only columns decide.
 TEST(TopKTeams, EqualTheReferenceToTheBit) {
   constexpr std::int64_t kRows[] = {1, 2, 90, 131, 180, 263, 300};
   constexpr std::int64_t kKs[] = {1, 50, 400, 2048};
-  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f16};
-  bool found_gpu = false;
-  for (const device& where : device::all()) {
-    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
-    found_gpu = true;
-    std::uint64_t turn = 0;
-    for (const std::int64_t rows : kRows) {
-      for (const std::int64_t k : kKs) {
-        for (const std::string_view distribution : row_distributions()) {
-          turn++;
-          const top_k_case what{.type = kStored[turn % 3],
-                                .rows = rows,
-                                .cols = rows < 10 ? 90'001 : 9'345,
-                                .k = k,
-                                .order = turn % 5 == 0 ? order::smallest : order::largest,
-                                .sorted = turn % 2 == 0,
-                                .outputs = "values+i32",
-                                .distribution = distribution,
-                                .seed = turn};
-          if (rows > 10 && turn % 7 != 0) continue;
-          const matrix_data data = make_data(what);
-          const std::string failure = run_way(what, {where, "-", "stream_rows"}, data, expected_bytes(what, data));
-          EXPECT_TRUE(failure.empty()) << failure;
-        }
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::int64_t rows : kRows) {
+    for (const std::int64_t k : kKs) {
+      for (const std::string_view distribution : row_distributions()) {
+        turn++;
+        if (rows > 10 && turn % 7 != 0) continue;
+        expect_equal_by("stream_rows", *gpu, case_of_turn(turn, rows, rows < 10 ? 90'001 : 9'345, k, distribution));
       }
     }
   }
-  if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
 /// Few rows by clusters of every size: rows of which all is on its way at once, and longer ones; lists that overflow.
@@ -403,36 +415,20 @@ TEST(TopKClusters, EqualTheReferenceToTheBit) {
   constexpr std::int64_t kCols[] = {17'001, 128'256, 200'000};
   constexpr std::int64_t kKs[] = {1, 50, 112};
   constexpr std::int64_t kFewElements = 1'000'000;  // of cases that are all run, the others by turns
-  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f16};
-  bool found_gpu = false;
-  for (const device& where : device::all()) {
-    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
-    found_gpu = true;
-    std::uint64_t turn = 0;
-    for (const std::int64_t rows : kRows) {
-      for (const std::int64_t cols : kCols) {
-        for (const std::int64_t k : kKs) {
-          for (const std::string_view distribution : row_distributions()) {
-            turn++;
-            if (rows * cols > kFewElements && turn % 13 != 0) continue;
-            const top_k_case what{.type = kStored[turn % 3],
-                                  .rows = rows,
-                                  .cols = cols,
-                                  .k = k,
-                                  .order = turn % 4 == 0 ? order::smallest : order::largest,
-                                  .sorted = turn % 2 == 0,
-                                  .outputs = "values+i32",
-                                  .distribution = distribution,
-                                  .seed = turn};
-            const matrix_data data = make_data(what);
-            const std::string failure = run_way(what, {where, "-", "cluster_rows"}, data, expected_bytes(what, data));
-            EXPECT_TRUE(failure.empty()) << failure;
-          }
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::int64_t rows : kRows) {
+    for (const std::int64_t cols : kCols) {
+      for (const std::int64_t k : kKs) {
+        for (const std::string_view distribution : row_distributions()) {
+          turn++;
+          if (rows * cols > kFewElements && turn % 13 != 0) continue;
+          expect_equal_by("cluster_rows", *gpu, case_of_turn(turn, rows, cols, k, distribution));
         }
       }
     }
   }
-  if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
 // The choice of cases is part of the promise: nothing that the tables name may be missing.
