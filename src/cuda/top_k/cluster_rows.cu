@@ -128,7 +128,8 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
                                            const whole_row<Stored>& row, std::uint32_t n, cluster_scratch& scratch) {
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const row_writer<Stored> write(request, index, row);
-  // Calls place(slot, helper, helpers) in as many threads as can help with each of so many slots.
+  // Counts for each of the first keys how many others come before it, several threads for one where there are enough,
+  // and calls then(count, key) in one of them.
   const auto for_each_slot = [&](std::uint32_t slots, auto is_before, auto key_of, auto then) {
     std::uint32_t shift = 0;
     while (shift < 3 && slots << (shift + 1) <= kThreads) shift++;
