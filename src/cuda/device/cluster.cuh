@@ -22,6 +22,9 @@ __device__ __forceinline__ std::uint32_t cluster_size() {
   return size;
 }
 
+/// By how much to shift instead of dividing by a cluster's number of blocks, which is a power of two.
+__device__ __forceinline__ std::uint32_t shift_of(std::uint32_t blocks) { return 31 - __clz(static_cast<int>(blocks)); }
+
 /// All threads of all the cluster's blocks meet; what they wrote before, to global memory too, is seen after.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

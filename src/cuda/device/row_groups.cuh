@@ -1,6 +1,7 @@
 // The best of disjoint groups of a row that a cluster's blocks share: a cut that the k best reach, before any is known.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "cuda/device/cluster_send.cuh"
@@ -42,10 +43,12 @@ __device__ __forceinline__ void share_groups(std::uint32_t blocks, std::uint32_t
                                              row_groups<Threads>& groups, std::uint32_t time = 0) {
   groups.of_threads[threadIdx.x] = key;
   __syncthreads();
-  const std::uint32_t own = kGroups / blocks;  // groups of this block
-  const std::uint32_t joined = Threads / own;  // threads of one, at least `blocks`
-  const std::uint32_t group = threadIdx.x / joined;
-  const std::uint32_t member = threadIdx.x % joined;
+  constexpr std::uint32_t kEachBits = std::bit_width(static_cast<unsigned>(Threads / kGroups)) - 1;
+  const std::uint32_t shift = shift_of(blocks);
+  const std::uint32_t own = kGroups >> shift;              // groups of this block
+  const std::uint32_t joined = 1u << (kEachBits + shift);  // threads of one, at least `blocks`
+  const std::uint32_t group = threadIdx.x >> (kEachBits + shift);
+  const std::uint32_t member = threadIdx.x & (joined - 1);
   std::uint32_t best = groups.of_threads[member * own + group];
   for (std::uint32_t offset = joined / 2; offset > 0; offset /= 2)
     best = max(best, __shfl_xor_sync(kFullWarp, best, static_cast<int>(offset)));

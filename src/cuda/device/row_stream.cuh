@@ -84,7 +84,7 @@ struct row_piece {
     const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(Stored));
     head = min(columns, past == 0 ? 0 : kPerVector - past);
     const std::uint32_t all = (columns - head) / kPerVector;
-    piece = (all + blocks - 1) / blocks;
+    piece = (all + blocks - 1) >> shift_of(blocks);
     const std::uint32_t first = min(rank * piece, all);
     count = min(piece, all - first);
     vectors = reinterpret_cast<const uint4*>(row + head) + first;

@@ -20,7 +20,7 @@ struct cluster_place {
   std::uint32_t capacity;
 
   /// Keys that a block has room for in the first one's list.
-  __device__ __forceinline__ std::uint32_t share() const { return capacity / blocks; }
+  __device__ __forceinline__ std::uint32_t share() const { return capacity >> shift_of(blocks); }
 };
 
 template <int Threads>
@@ -119,14 +119,16 @@ __device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint
                                                  const cluster_place& place, std::uint64_t* list, std::uint32_t& listed,
                                                  share_scratch<Threads>& scratch) {
   const std::uint32_t share = place.share();
-  const std::uint32_t warps_each = scratch.kWarps / place.blocks;
+  constexpr std::uint32_t kWarpBits = std::bit_width(scratch.kWarps) - 1;
+  const std::uint32_t warp_shift = kWarpBits - shift_of(place.blocks);
+  const std::uint32_t warps_each = 1u << warp_shift;
   const std::uint32_t warp = threadIdx.x / kWarp;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t all = __reduce_add_sync(kFullWarp, lane < place.blocks ? scratch.listed[lane] : 0);
-  const std::uint32_t from = warp / warps_each;
+  const std::uint32_t from = warp >> warp_shift;
   const std::uint32_t count = scratch.listed[from];
   std::uint64_t* keys = place.own + from * share;
-  const std::uint32_t first = warp % warps_each * kWarp + lane;
+  const std::uint32_t first = (warp & (warps_each - 1)) * kWarp + lane;
   const std::uint32_t step = warps_each * kWarp;
   std::uint32_t least_bin = 0;
   constexpr int kBits = std::bit_width(static_cast<unsigned>(Threads)) - 1;

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) count_sample_kernel(const _
   }
   cluster_arrive_begun();
   join_chain();
-  const std::int64_t index = blockIdx.x / place.blocks;
+  const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   row_ring<Stored, kThreads> ring(values, static_cast<std::uint32_t>(logits.cols), place.rank, place.blocks,
                                   reinterpret_cast<uint4*>(own + args.room.own), args.room.batches, args.room.first,

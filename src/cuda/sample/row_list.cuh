@@ -72,7 +72,7 @@ __device__ __forceinline__ bool shares_of(std::uint32_t blocks, const sample_scr
     const uint4 four = *reinterpret_cast<const uint4*>(scratch.block_listed + b);
     counts[b] = four.x, counts[b + 1] = four.y, counts[b + 2] = four.z, counts[b + 3] = four.w;
   }
-  const std::uint32_t share = kListed / blocks;
+  const std::uint32_t share = kListed >> shift_of(blocks);
   bool fits = true;
   std::uint32_t end = 0;
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ __forceinline__ bool shares_of(std::uint32_t blocks, const sample_scr
 /// too small: then the list is as good as empty. @pre scratch.appended is 0, which a barrier has shown.
 template <class Part>
 __device__ __forceinline__ bool list_by_shares(const Part& part, const row_filter& filter, sample_scratch& scratch) {
-  const std::uint32_t share = kListed / part.blocks;
+  const std::uint32_t share = kListed >> shift_of(part.blocks);
   std::uint64_t* list = of_block(scratch.list, 0) + part.rank * share;
   for_each_near(part, filter, [&](bool passes, std::uint64_t key) {
     if (!passes) return;
@@ -107,7 +107,7 @@ __device__ __forceinline__ bool list_by_shares(const Part& part, const row_filte
 /// Joins the shares of the first block's list, which comes.
 __device__ __forceinline__ void join_shares(std::uint32_t blocks, sample_scratch& scratch) {
   constexpr int kEach = kListed / kThreads;
-  const std::uint32_t share = kListed / blocks;
+  const std::uint32_t share = kListed >> shift_of(blocks);
   std::uint32_t ends[kMostBlocks];
   shares_of(blocks, scratch, ends);
   const std::uint32_t total = ends[kMostBlocks - 1];

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
   sample_scratch& row = scratch.row;
   auto* own = reinterpret_cast<std::uint64_t*>(&scratch + 1);
   const cluster_place place{cluster_rank(), cluster_size(), own, args.own};
-  const std::int64_t index = blockIdx.x / place.blocks;
+  const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   if (threadIdx.x == 0) {
     init_groups(place.blocks, row.groups);

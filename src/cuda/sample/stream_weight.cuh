@@ -171,7 +171,7 @@ __device__ __forceinline__ bool hand_border(const row_filter& filter, const weig
   const std::uint32_t warp = threadIdx.x / kWarp;
   std::uint64_t kept_weight = 0;
   std::uint32_t kept = 0;
-  const std::uint32_t share = kListed / place.blocks;
+  const std::uint32_t share = kListed >> shift_of(place.blocks);
   std::uint64_t* to = of_block(row.list, 0) + place.rank * share;
   for (std::uint32_t i = threadIdx.x; i < list.own; i += kThreads) {
     const std::uint64_t key = place.own[i];

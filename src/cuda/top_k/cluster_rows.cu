@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr std::uint32_t kFlip = Negated ? kSigns<Stored> : 0;
   auto& scratch = *reinterpret_cast<cluster_scratch*>(dynamic_shared());
   const cluster_place place{cluster_rank(), cluster_size(), scratch.own, kOwn};
-  const std::int64_t index = blockIdx.x / place.blocks;
+  const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
   if (threadIdx.x == 0) {
     init_groups(place.blocks, scratch.groups);
     init_shares(place.blocks, scratch.shares);
