@@ -1,11 +1,11 @@
 // How an IVF-PQ search works: for now what tests force.
 #include "core/ivf_pq_plan.hpp"
 
-#include <charconv>
 #include <cstdlib>
 #include <string_view>
 
 #include "core/message.hpp"
+#include "core/plan_parts.hpp"
 
 namespace shortlist::core {
 
@@ -20,18 +20,6 @@ std::optional<ivf_pq_way> forced_ivf_pq_way() {
   return ivf_pq_way::decode;
 }
 
-std::optional<std::int64_t> forced_hits() {
-  constexpr const char* kVariable = "SHORTLIST_IVF_PQ_HITS";
-  constexpr std::int64_t kMost = 16'384;
-  const char* value = std::getenv(kVariable);
-  if (!value) return std::nullopt;
-  const std::string_view text(value);
-  std::int64_t hits = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), hits);
-  if (failure != std::errc{} || end != text.data() + text.size() || hits < 1 || hits > kMost) {
-    throw_invalid(kVariable, text, "a number from 1 to 16384");
-  }
-  return hits;
-}
+std::optional<std::int64_t> forced_hits() { return number_from("SHORTLIST_IVF_PQ_HITS", 1, 16'384); }
 
 }  // namespace shortlist::core

@@ -3,11 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <system_error>
 
 #include "core/certified.hpp"
 #include "core/message.hpp"
@@ -255,19 +251,7 @@ flat_algorithm choose_flat_algorithm(device_kind kind, const search_shape& shape
   return flat_by_rules(kind, shape, summary).rule.algorithm;
 }
 
-std::optional<std::int64_t> forced_survivors() {
-  constexpr const char* kVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
-  constexpr std::int64_t kMost = 1'000'000;
-  const char* given = std::getenv(kVariable);
-  if (!given || !*given) return std::nullopt;
-  std::int64_t value = 0;
-  const char* end = given + std::strlen(given);
-  const auto [parsed, error] = std::from_chars(given, end, value);
-  if (error != std::errc() || parsed != end || value < 1 || value > kMost) {
-    throw_invalid(kVariable, given, "1 to 1000000");
-  }
-  return value;
-}
+std::optional<std::int64_t> forced_survivors() { return number_from("SHORTLIST_CERTIFIED_SURVIVORS", 1, 1'000'000); }
 
 bool cpu_wins(const search_shape& shape) noexcept {
   const double work =

@@ -1,6 +1,7 @@
 // What the plans share: rules that are asked in order, algorithms that tests force, and bandwidths to explain with.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "core/message.hpp"
 #include "core/plan.hpp"
@@ -28,6 +30,20 @@ auto forced_by(const char* variable, std::span<const Named> table) -> std::optio
   std::string known;
   for (const auto& entry : table) known += (known.empty() ? "" : " or ") + std::string(entry.name);
   throw_invalid(variable, wanted, known);
+}
+
+/// The number that an environment variable gives; an empty value counts as unset.
+/// @throws invalid_argument if it is none from `least` to `most`.
+inline std::optional<std::int64_t> number_from(const char* variable, std::int64_t least, std::int64_t most) {
+  const char* given = std::getenv(variable);
+  if (!given || !*given) return std::nullopt;
+  const std::string_view text(given);
+  const char* const end = text.data() + text.size();
+  std::int64_t value = 0;
+  const auto [parsed, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || parsed != end || value < least || value > most)
+    throw_invalid(variable, text, std::to_string(least) + " to " + std::to_string(most));
+  return value;
 }
 
 template <class Rule, std::size_t Count, class Shape>

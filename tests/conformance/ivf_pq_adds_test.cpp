@@ -113,5 +113,37 @@ TEST_P(IvfPqAdds, ThatFindNoMemoryChangeNothing) {
   EXPECT_EQ(index.rows(), kRows);
 }
 
+TEST_P(IvfPqAdds, AreSearchedInSmallerBatchesWhereMemoryIsShort) {
+  if (where_.kind() == device_kind::cpu) GTEST_SKIP() << "the budget is that of a GPU";
+  const ivf_pq_options options{.dim = kDim, .metric = metric::l2, .nlist = 20, .rows = kept_rows::device};
+  const ivf_pq_search_options wanted{.k = 100, .nprobe = 20, .refine_ratio = 4};
+  const auto filled = [&] {
+    ivf_pq_index index = trained(where_, options);
+    index.add(part(0, kRows));
+    return index;
+  };
+  const ivf_pq_index roomy = filled();
+  const ivf_pq_result expected = roomy.search(part(0, kRows), wanted);
+  const ivf_pq_index index = filled();
+  constexpr std::int64_t kStep = std::int64_t{16} << 20;
+  int failures = 0;
+  for (std::int64_t budget = kStep;; budget += kStep) {
+    setenv("SHORTLIST_DEVICE_BUDGET", std::to_string(budget).c_str(), 1);
+    ivf_pq_result found;
+    try {
+      found = index.search(part(0, kRows), wanted);
+    } catch (const out_of_memory&) {
+      ++failures;
+    }
+    unsetenv("SHORTLIST_DEVICE_BUDGET");
+    if (found.ids.empty()) continue;
+    EXPECT_EQ(found.ids, expected.ids);
+    EXPECT_EQ(found.scores, expected.scores);
+    break;
+  }
+  EXPECT_GE(failures, 1);
+  EXPECT_LT(index.memory().workspaces_bytes, roomy.memory().workspaces_bytes);
+}
+
 }  // namespace
 }  // namespace shortlist::conformance

@@ -67,7 +67,9 @@ TEST(SampleDraws, EveryWayDrawsTheSameTokens) {
   constexpr overlapping_rows kShapes[] = {{value_type::f32, 70'000, 50},   {value_type::bf16, 25'000, 1000},
                                           {value_type::f16, 5'000, 4097},  {value_type::bf16, 500, 50'257},
                                           {value_type::f32, 140, 128'256}, {value_type::f16, 60, 200'001}};
-  const sample_params kinds[] = {{.offset = 1}, {.temperature = 0.7f, .top_k = 40, .top_p = 0.9f, .offset = 2}};
+  const sample_params kinds[] = {{.offset = 1},
+                                 {.temperature = 0.7f, .top_k = 40, .top_p = 0.9f, .offset = 2},
+                                 {.temperature = 0.7f, .top_p = 0.9f, .offset = 3}};
   std::vector<sample_way> ways;
   for (const device& where : device::all()) {
     for (const sample_way& how : sample_ways_of(where)) ways.push_back(how);

@@ -427,6 +427,26 @@ std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
   }
 }
 
+/// Takes memory for searches of a shape, whose queries become a batch: as many as what a batch may take has room for,
+/// or half of that, and so on, where the GPU has less.
+void take_memory(search_scratch& scratch, const core::ivf_pq_model& model, search_shape_of_batch& batch,
+                 int multiprocessors) {
+  for (std::int64_t most = kBatchBytes + kExactBytes;; most /= 2) {
+    scratch.batch = share_that_fits(scratch.most_queries, [&](std::int64_t share) {
+      batch.queries = share;
+      return bytes_of(model, batch, multiprocessors) <= most;
+    });
+    batch.queries = scratch.batch;
+    const bool is_cut = scratch.batch < scratch.most_queries;  // then smaller searches have use for all of it
+    try {
+      scratch.memory = device_memory(std::max(bytes_of(model, batch, multiprocessors), is_cut ? most : 0));
+      return;
+    } catch (const out_of_memory&) {
+      if (scratch.batch == 1) throw;
+    }
+  }
+}
+
 /// How many queries of a search go through its scratch at once: more of smaller ones than of the largest. `results` is
 /// how many there is room for.
 std::int64_t batch_of(const search_scratch& scratch, const core::ivf_pq_model& model,
@@ -476,14 +496,7 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
   search_shape_of_batch batch{std::min(limits.max_queries, kMaxBatch), limits.max_nprobe,
                               rows_by_code(limits.max_k, limits.max_refine_ratio)};
   made->most_queries = batch.queries;
-  made->batch = share_that_fits(batch.queries, [&](std::int64_t share) {
-    batch.queries = share;
-    return bytes_of(model, batch, multiprocessors) <= kBatchBytes + kExactBytes;
-  });
-  batch.queries = made->batch;
-  const bool is_cut = made->batch < made->most_queries;  // then smaller searches have use for all that there may be
-  made->memory =
-      device_memory(std::max(bytes_of(model, batch, multiprocessors), is_cut ? kBatchBytes + kExactBytes : 0));
+  take_memory(*made, model, batch, multiprocessors);
   carver carve(made->memory.get());
   clear_now(memory_of(carve, model.shape, false, batch, multiprocessors).few,
             kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
