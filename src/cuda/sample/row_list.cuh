@@ -62,9 +62,9 @@ __device__ __forceinline__ std::uint32_t list_passing(const Part& part, const ro
   return listed_by_all(scratch);
 }
 
-/// Where the blocks' shares of the list would end if they stood behind each other. @returns whether each fits its
-/// share.
-__device__ __forceinline__ bool shares_of(std::uint32_t blocks, const sample_scratch& scratch,
+/// Where the blocks' shares of a list would end if they stood behind each other. @param share that each has room for.
+/// @returns whether each fits its share.
+__device__ __forceinline__ bool shares_of(std::uint32_t blocks, std::uint32_t share, const sample_scratch& scratch,
                                           std::uint32_t (&ends)[kMostBlocks]) {
   std::uint32_t counts[kMostBlocks];
 #pragma unroll
@@ -72,7 +72,6 @@ __device__ __forceinline__ bool shares_of(std::uint32_t blocks, const sample_scr
     const uint4 four = *reinterpret_cast<const uint4*>(scratch.block_listed + b);
     counts[b] = four.x, counts[b + 1] = four.y, counts[b + 2] = four.z, counts[b + 3] = four.w;
   }
-  const std::uint32_t share = kListed >> shift_of(blocks);
   bool fits = true;
   std::uint32_t end = 0;
 #pragma unroll
@@ -101,7 +100,7 @@ __device__ __forceinline__ bool list_by_shares(const Part& part, const row_filte
   if (threadIdx.x < part.blocks) of_block(scratch.block_listed, threadIdx.x)[part.rank] = scratch.appended;
   cluster_sync();
   std::uint32_t ends[kMostBlocks];
-  return shares_of(part.blocks, scratch, ends);
+  return shares_of(part.blocks, share, scratch, ends);
 }
 
 /// Joins the shares of the first block's list, which comes.
@@ -109,7 +108,7 @@ __device__ __forceinline__ void join_shares(std::uint32_t blocks, sample_scratch
   constexpr int kEach = kListed / kThreads;
   const std::uint32_t share = kListed >> shift_of(blocks);
   std::uint32_t ends[kMostBlocks];
-  shares_of(blocks, scratch, ends);
+  shares_of(blocks, share, scratch, ends);
   const std::uint32_t total = ends[kMostBlocks - 1];
   std::uint64_t keys[kEach];
 #pragma unroll

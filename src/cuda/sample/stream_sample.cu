@@ -12,6 +12,7 @@
 // it lies, by passes that serve any data.
 // Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "cuda/runtime/launch.cuh"
@@ -35,6 +36,7 @@ struct stream_args {
   std::uint32_t segment;  // of a row that is read in place
   std::uint32_t own;      // keys in a block's list
   std::uint32_t held_rounds;
+  std::uint32_t border;  // keys that their memory has room for, a power of two
 };
 
 template <class Stored>
@@ -53,8 +55,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
     cluster_barriers_ready();
   }
   cluster_arrive_begun();
+  std::uint64_t* held = own + args.own;
   const logit_stream<Stored> stream(values, static_cast<std::uint32_t>(logits.cols), place.rank, place.blocks,
-                                    reinterpret_cast<uint4*>(own + args.own), args.held_rounds, kLeastWord<Stored>);
+                                    reinterpret_cast<uint4*>(held), args.held_rounds, kLeastWord<Stored>);
   stream.begin_to_hold();
   stream.prefetch();
   if (threadIdx.x == 0) {
@@ -99,7 +102,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
     done = draw_by_count(request, index, stream, for_each_vector, wanted, most, place, scratch);
   } else if (by_weight && core::is_finite(core::from_ascending_key(best))) {
     const row_filter filter{core::from_ascending_key(best), params.steepness, kEveryCandidate, minus_infinity<float>()};
-    done = draw_by_weight(request, index, stream, whole_row_filter{filter}, most, place, scratch);
+    done = draw_by_weight(request, index, stream, whole_row_filter{filter}, most, border_room{held, args.border}, place,
+                          scratch);
   }
   if (!done) draw_in_place<Stored>(request, args.segment, index, most, place, scratch);
   if (place.rank != 0) return;
@@ -128,15 +132,16 @@ stream_layout layout_of(const core::sample_request& request, std::int64_t multip
 
 template <class Stored>
 void launch_type(cudaStream_t stream, const core::sample_request& request, const stream_layout& layout) {
-  stream_args args{request, segment_of(request, layout.blocks), static_cast<std::uint32_t>(layout.own),
-                   static_cast<std::uint32_t>(layout.held_rounds)};
   const std::int64_t vectors = request.logits.cols * static_cast<std::int64_t>(sizeof(Stored)) / 16;
   const std::int64_t rounds = ((vectors + layout.blocks - 1) / layout.blocks + kThreads - 1) / kThreads;
+  const std::int64_t held_bytes = std::clamp<std::int64_t>(rounds, kFlight, layout.held_rounds) * kThreads * 16;
+  const stream_args args{request, segment_of(request, layout.blocks), static_cast<std::uint32_t>(layout.own),
+                         static_cast<std::uint32_t>(layout.held_rounds),
+                         std::bit_floor(static_cast<std::uint32_t>(held_bytes / 8))};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(request.logits.rows * layout.blocks));
   shape.threads = kThreads;
-  shape.shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) + std::int64_t{layout.own} * 8 +
-                       std::clamp<std::int64_t>(rounds, kFlight, layout.held_rounds) * kThreads * 16;
+  shape.shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) + std::int64_t{layout.own} * 8 + held_bytes;
   shape.cluster = layout.blocks;
   launch(stream_sample_kernel<Stored>, shape, stream, args, "starting to sample streamed rows");
 }

@@ -161,18 +161,26 @@ __device__ __forceinline__ bool find_border(const cluster_place& place, stream_s
   return true;
 }
 
+/// Where the first block collects the border's tokens, of which equal logits may make many: memory that held the row.
+struct border_room {
+  std::uint64_t* keys;
+  std::uint32_t capacity;  // a power of two
+
+  __device__ __forceinline__ std::uint32_t share(std::uint32_t blocks) const { return capacity >> shift_of(blocks); }
+};
+
 /// Sums up what the block keeps before the border, and gives the border's tokens and the sums to the first block.
-/// @returns whether its list has room for them; the same for all blocks.
+/// @returns whether it has room for them; the same for all blocks.
 __device__ __forceinline__ bool hand_border(const row_filter& filter, const weighed_list& list,
-                                            const listed_border& border, float least_kept, const cluster_place& place,
-                                            stream_scratch& scratch) {
+                                            const listed_border& border, const border_room& room, float least_kept,
+                                            const cluster_place& place, stream_scratch& scratch) {
   sample_scratch& row = scratch.row;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t warp = threadIdx.x / kWarp;
   std::uint64_t kept_weight = 0;
   std::uint32_t kept = 0;
-  const std::uint32_t share = kListed >> shift_of(place.blocks);
-  std::uint64_t* to = of_block(row.list, 0) + place.rank * share;
+  const std::uint32_t share = room.share(place.blocks);
+  std::uint64_t* to = of_block(room.keys, 0) + place.rank * share;
   for (std::uint32_t i = threadIdx.x; i < list.own; i += kThreads) {
     const std::uint64_t key = place.own[i];
     const float exponent = filter.exponent_of_key(key);
@@ -195,20 +203,40 @@ __device__ __forceinline__ bool hand_border(const row_filter& filter, const weig
   tell_blocks(row.block_listed, place, row.listed);
   cluster_sync();
   std::uint32_t ends[kMostBlocks];
-  return shares_of(place.blocks, row, ends);
+  return shares_of(place.blocks, share, row, ends);
+}
+
+/// Moves the border's tokens together. @returns how many there are. The first block comes.
+__device__ __forceinline__ std::uint32_t join_border(const border_room& room, std::uint32_t blocks,
+                                                     const sample_scratch& row) {
+  const std::uint32_t share = room.share(blocks);
+  std::uint32_t ends[kMostBlocks];
+  shares_of(blocks, share, row, ends);
+  const std::uint32_t n = ends[kMostBlocks - 1];
+  for (std::uint32_t start = 0; start < n; start += kThreads) {
+    const std::uint32_t place = start + threadIdx.x;
+    std::uint32_t from = place;  // never before it
+#pragma unroll
+    for (int b = 0; b < kMostBlocks - 1; b++)
+      if (place >= ends[b]) from = (b + 1) * share + place - ends[b];
+    const std::uint64_t key = place < n ? room.keys[from] : core::kNoRow;
+    __syncthreads();  // these have been read
+    if (place < n) room.keys[place] = key;
+    __syncthreads();
+  }
+  return n;
 }
 
 /// Decides the border, and draws the block that has the token: all blocks are told. The first block comes.
 template <class Stored>
 __device__ __forceinline__ void draw_block(const logit_stream<Stored>& stream, const row_filter& filter,
-                                           const listed_border& border, float least_kept, const cluster_place& place,
-                                           stream_scratch& scratch) {
+                                           const listed_border& border, const border_room& room, float least_kept,
+                                           const cluster_place& place, stream_scratch& scratch) {
   sample_scratch& row = scratch.row;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t warp = threadIdx.x / kWarp;
-  join_shares(place.blocks, row);
-  const std::uint32_t n = row.listed;
-  const std::uint64_t* keys = in_order(row.list, row.ordered, n);
+  const std::uint32_t n = join_border(room, place.blocks, row);
+  const std::uint64_t* keys = in_order(room.keys, row.ordered, n);
   const std::uint32_t by_weight = count_by_weight(keys, n, border.before, border.target, filter, row);
   const std::uint32_t of_border =
       count_first(keys, by_weight, [&](std::uint64_t key) { return filter.exponent_of_key(key) >= least_kept; });
@@ -297,7 +325,8 @@ __device__ __forceinline__ void draw_from_block(const core::sample_request& requ
 template <class Stored>
 __device__ __forceinline__ bool draw_by_weight(const core::sample_request& request, std::int64_t index,
                                                const logit_stream<Stored>& stream, const whole_row_filter& filter,
-                                               float most, const cluster_place& place, stream_scratch& scratch) {
+                                               float most, const border_room& room, const cluster_place& place,
+                                               stream_scratch& scratch) {
   const float floor = guess_floor(stream, filter, most, place, scratch);
   if (!(floor < 0.0f)) return false;
   weighed_list list(floor);
@@ -305,8 +334,8 @@ __device__ __forceinline__ bool draw_by_weight(const core::sample_request& reque
   listed_border border{};
   if (!find_border(place, scratch, border)) return false;
   const float least_kept = minimum_exponent(scratch.row.params);
-  if (!hand_border(filter, list, border, least_kept, place, scratch)) return false;
-  if (place.rank == 0) draw_block(stream, filter, border, least_kept, place, scratch);
+  if (!hand_border(filter, list, border, room, least_kept, place, scratch)) return false;
+  if (place.rank == 0) draw_block(stream, filter, border, room, least_kept, place, scratch);
   cluster_sync();
   if (scratch.row.drawn.segment == place.rank)
     draw_from_block(request, index, stream, filter, list.own, least_kept, place, scratch);
