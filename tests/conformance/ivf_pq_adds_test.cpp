@@ -128,6 +128,7 @@ TEST_P(IvfPqAdds, AreSearchedInSmallerBatchesWhereMemoryIsShort) {
   constexpr std::int64_t kStep = std::int64_t{16} << 20;
   int failures = 0;
   for (std::int64_t budget = kStep;; budget += kStep) {
+    ASSERT_LT(budget, std::int64_t{1} << 36) << "no budget is enough";
     setenv("SHORTLIST_DEVICE_BUDGET", std::to_string(budget).c_str(), 1);
     ivf_pq_result found;
     try {
