@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,6 +15,7 @@
 
 #include "conformance/either_device.hpp"
 #include "shortlist/shortlist.hpp"
+#include "unit/core_environment.hpp"
 
 namespace shortlist::conformance {
 namespace {
@@ -97,14 +97,13 @@ TEST_P(IvfPqAdds, ThatFindNoMemoryChangeNothing) {
   const std::string before = saved(index);
   int failures = 0;
   for (std::int64_t budget = 1024;; budget *= 2) {  // from the first allocation on, then in the middle
-    setenv("SHORTLIST_DEVICE_BUDGET", std::to_string(budget).c_str(), 1);
     bool failed = false;
     try {
+      const test::environment_value limited("SHORTLIST_DEVICE_BUDGET", std::to_string(budget).c_str());
       index.add(part(1000, 2000));
     } catch (const out_of_memory&) {
       failed = true;
     }
-    unsetenv("SHORTLIST_DEVICE_BUDGET");
     if (!failed) break;
     ++failures;
     ASSERT_EQ(saved(index), before) << "a budget of " << budget;
@@ -129,14 +128,13 @@ TEST_P(IvfPqAdds, AreSearchedInSmallerBatchesWhereMemoryIsShort) {
   int failures = 0;
   for (std::int64_t budget = kStep;; budget += kStep) {
     ASSERT_LT(budget, std::int64_t{1} << 36) << "no budget is enough";
-    setenv("SHORTLIST_DEVICE_BUDGET", std::to_string(budget).c_str(), 1);
+    const test::environment_value limited("SHORTLIST_DEVICE_BUDGET", std::to_string(budget).c_str());
     ivf_pq_result found;
     try {
       found = index.search(part(0, kRows), wanted);
     } catch (const out_of_memory&) {
       ++failures;
     }
-    unsetenv("SHORTLIST_DEVICE_BUDGET");
     if (found.ids.empty()) continue;
     EXPECT_EQ(found.ids, expected.ids);
     EXPECT_EQ(found.scores, expected.scores);

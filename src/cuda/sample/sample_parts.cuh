@@ -85,6 +85,14 @@ __device__ __forceinline__ float4 load_four(const Held* from) {
   return four::widen(*reinterpret_cast<const typename four::raw*>(from));
 }
 
+/// Logits of a row that each warp has to itself where the row is spread over so many blocks.
+inline std::uint32_t segment_of(const core::sample_request& request, int blocks) {
+  const std::int64_t most_shift = 16 / size_bytes(request.logits.type) - 1;
+  const std::int64_t segments = std::int64_t{blocks} * kWarps;
+  const std::int64_t least = (request.logits.cols + most_shift + segments - 1) / segments;
+  return static_cast<std::uint32_t>((least + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit);
+}
+
 /// Which part of a row a block has: segment j of the row belongs to block j % blocks, and there to warp j / blocks.
 /// Position p is token p - shift; positions outside of the row hold -inf.
 struct row_segments {

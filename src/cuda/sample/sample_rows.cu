@@ -119,20 +119,16 @@ bool is_plain(const sample_params& params) {
 template <class Stored, bool Plain>
 void launch_rows(cudaStream_t stream, bool on_chip, const core::sample_request& request, int multiprocessors) {
   using held = std::conditional_t<Plain, Stored, float>;
-  constexpr std::int64_t kMostShift = 16 / static_cast<std::int64_t>(sizeof(Stored)) - 1;
   const int blocks = blocks_of(request, multiprocessors);
-  const std::int64_t segments = std::int64_t{blocks} * kWarps;
-  const std::int64_t least = (request.logits.cols + kMostShift + segments - 1) / segments;
-  const std::int64_t segment = (least + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit;
-  const std::int64_t row_bytes = segments * segment * static_cast<std::int64_t>(sizeof(held));
+  const std::uint32_t segment = segment_of(request, blocks);
+  const std::int64_t row_bytes = std::int64_t{blocks} * kWarps * segment * static_cast<std::int64_t>(sizeof(held));
   const std::int64_t rows = request.logits.rows;
   const std::int64_t at_once =
       std::clamp(on_chip ? kMostGrid / blocks : kMemoryBytes / row_bytes, std::int64_t{1}, rows);
   std::optional<stream_memory> memory;
   if (!on_chip) memory.emplace(stream, at_once * row_bytes);
   for (std::int64_t first = 0; first < rows; first += at_once) {
-    const sample_args args{request, memory ? static_cast<float*>(memory->data()) : nullptr, first,
-                           static_cast<std::uint32_t>(segment)};
+    const sample_args args{request, memory ? static_cast<float*>(memory->data()) : nullptr, first, segment};
     launch_shape shape;
     shape.grid = dim3(static_cast<unsigned>(std::min(at_once, rows - first) * blocks));
     shape.threads = kThreads;

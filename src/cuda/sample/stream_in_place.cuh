@@ -9,14 +9,6 @@
 
 namespace shortlist::cuda::sampling {
 
-/// Logits of a row that each warp has to itself where the row is searched in place.
-inline std::uint32_t segment_of(const core::sample_request& request, int blocks) {
-  const std::int64_t most_shift = 16 / size_bytes(request.logits.type) - 1;
-  const std::int64_t segments = std::int64_t{blocks} * kWarps;
-  const std::int64_t least = (request.logits.cols + most_shift + segments - 1) / segments;
-  return static_cast<std::uint32_t>((least + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit);
-}
-
 /// A row that no list is made for, or whose list overflowed: searched where it lies. All threads of the cluster come,
 /// after a meeting. @param most of the thread's logits.
 template <class Stored>
