@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <set>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -112,6 +115,12 @@ void flat_bench::compare_with_rows(const answer& found, std::int64_t run, std::i
   }
 }
 
+std::int64_t flat_bench::plane_bytes(std::int64_t queries, std::int64_t k) const {
+  constexpr std::string_view kReads = "reads:";
+  const std::string plan = index_.explain(queries, {.k = k});
+  return std::llround(std::stod(plan.substr(plan.find(kReads) + kReads.size())) * 1e6);  // MB
+}
+
 void flat_bench::add(const std::string& work, const timing& time, double limit_ms, std::int64_t queries, std::int64_t k,
                      nlohmann::ordered_json fields, const nlohmann::ordered_json& more) {
   if (!fields.is_object()) fields = nlohmann::ordered_json::object();
@@ -124,8 +133,10 @@ void flat_bench::add(const std::string& work, const timing& time, double limit_m
     for (std::int64_t set = 0; set < sets; ++set) {
       index_.search(data_.query_set(set, queries), {.k = k, .stats = &stats}, found.output());
     }
-    limit_ms *= static_cast<double>(memory.planes_bytes) / static_cast<double>(bytes);
-    bytes = memory.planes_bytes;
+    const std::int64_t read_bytes = plane_bytes(queries, k);
+    limit_ms *= static_cast<double>(read_bytes) / static_cast<double>(bytes);
+    bytes = read_bytes;
+    fields["plane_bytes"] = memory.planes_bytes;
     fields["certified_share"] = static_cast<double>(stats.certified_queries) / static_cast<double>(sets * queries);
     fields["rows_bytes"] = memory.rows_bytes;
     if (stats.certified_queries > 0) {

@@ -126,8 +126,8 @@ class backend {
   /// Computes inverse_norms[first, first + count), of the rows at these positions; the array is that of all rows.
   virtual void inverse_norms(void* stream, const flat_corpus& corpus, std::int64_t first, std::int64_t count,
                              float* inverse_norms) = 0;
-  /// Bytes of a plane's block of kPlaneRows rows.
-  virtual std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept = 0;
+  /// Bytes of a plane's block of kPlaneRows rows, in an index that keeps `kept`.
+  virtual std::int64_t plane_block_bytes(std::int64_t dim, metric by, storage kept) const noexcept = 0;
   /// Writes rows [first, first + count), which are in place with their inverse norms, into the plane, blocks of which
   /// are there and may hold rows before `first`. Adds them to `summary`, which lies in the backend's memory.
   virtual void write_plane(void* stream, const flat_corpus& corpus, std::int64_t first, std::int64_t count,

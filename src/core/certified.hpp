@@ -10,6 +10,7 @@
 
 #include "core/host_device.hpp"
 #include "core/score.hpp"
+#include "shortlist/types.hpp"
 
 namespace shortlist::core {
 
@@ -19,6 +20,8 @@ inline constexpr int kPlaneRows = 16;    ///< rows of a block: lanes of a vector
 inline constexpr int kPlaneWord = 4;     ///< codes of a row that lie side by side
 inline constexpr int kCodeOffset = 128;  ///< a code is stored as the byte code + 128
 inline constexpr int kMaxRowCode = 127;
+inline constexpr int kCoarseStep = 4;      ///< coarse codes are multiples of it
+inline constexpr int kMaxCoarseCode = 31;  ///< times kCoarseStep
 
 /// A plane is a sequence of blocks of 16 rows: codes [ceil(dim / 4)][16 rows][4 codes], padded with code 0, then fp32
 /// scale[16], residual[16], norm[16] and, under squared L2, square[16]. Blocks are multiples of 64 bytes.
@@ -42,21 +45,46 @@ struct plane_layout {
 /// norm[16] or, under squared L2, square[16]. Lane 4 g + t of group j holds what it gives to a product of 16 rows by 32
 /// codes: codes 32 j + 4 t .. + 3 of row g, the same of row g + 8, codes 32 j + 16 + 4 t .. + 3 of row g, the same of
 /// row g + 8. Blocks are multiples of 64 bytes. Rows past the count are rows that nothing is known of.
+///
+/// Where the rows are on the device, too, a block goes on with a **coarse copy** for scans of one query: codes of six
+/// bits, in three quarters of the bytes, and their own numbers of the rows as above. As bytes, these codes are
+/// multiples of four. Of row g, lane 4 (g mod 8) + t has the words w0 .. w3 of a pair of groups p: codes 64 p + 16 w +
+/// 4 t .. + 3. Words 0, 1 and 2 are stored, and in the lower two bits of their bytes the upper six of those of w3, the
+/// highest in word 0: [ceil(dim / 64)] of [32 lanes][words 0 and 1][rows g and g + 8] and [32 lanes][word 2][both
+/// rows].
 struct fragment_layout {
-  static constexpr std::int64_t kGroup = 32;  ///< codes of a row that one product takes
+  static constexpr std::int64_t kGroup = 32;          ///< codes of a row that one product takes
+  static constexpr std::int64_t kGroupBytes = 512;    ///< of 16 rows
+  static constexpr std::int64_t kPair = 2 * kGroup;   ///< of codes in a coarse copy
+  static constexpr std::int64_t kPairBytes = 768;     ///< of 16 rows
+  static constexpr std::int64_t kThirdWordsAt = 512;  ///< where in a pair words 2 begin
   std::int64_t groups = 0;
   std::int64_t terms = 0;
+  std::int64_t pairs = 0;  ///< 0: there is no coarse copy
 
-  constexpr fragment_layout(std::int64_t dim, metric by)
-      : groups((dim + kGroup - 1) / kGroup), terms(by == metric::inner_product ? 3 : 4) {}
-  constexpr std::int64_t codes_bytes() const { return groups * kGroup * kPlaneRows; }
-  constexpr std::int64_t block_bytes() const { return codes_bytes() + terms * kPlaneRows * 4; }
+  constexpr fragment_layout(std::int64_t dim, metric by, storage kept)
+      : groups((dim + kGroup - 1) / kGroup),
+        terms(by == metric::inner_product ? 3 : 4),
+        pairs(kept == storage::int8_and_full ? (dim + kPair - 1) / kPair : 0) {}
+  constexpr std::int64_t codes_bytes() const { return groups * kGroupBytes; }
+  constexpr std::int64_t terms_bytes() const { return terms * kPlaneRows * 4; }
+  constexpr std::int64_t whole_bytes() const { return codes_bytes() + terms_bytes(); }  ///< before the coarse copy
+  constexpr std::int64_t coarse_codes_bytes() const { return pairs * kPairBytes; }
+  constexpr std::int64_t coarse_bytes() const { return pairs == 0 ? 0 : coarse_codes_bytes() + terms_bytes(); }
+  constexpr std::int64_t block_bytes() const { return whole_bytes() + coarse_bytes(); }
   constexpr std::int64_t bytes(std::int64_t rows) const { return (rows + kPlaneRows - 1) / kPlaneRows * block_bytes(); }
   /// Where code `i` of row `row` of a block lies in it.
   static constexpr std::int64_t code_at(std::int64_t row, std::int64_t i) {
     const std::int64_t in_group = i % kGroup;
     const std::int64_t lane = row % 8 * 4 + in_group % 16 / 4;
     return i / kGroup * kGroup * kPlaneRows + lane * 16 + in_group / 16 * 8 + row / 8 * 4 + in_group % 4;
+  }
+  /// Where in a coarse copy the word lies that has codes `i` .. + 3 of row `row`, of words 0 to 2 of a pair.
+  static constexpr std::int64_t coarse_at(std::int64_t row, std::int64_t i) {
+    const std::int64_t lane = row % 8 * 4 + i % 16 / 4;
+    const std::int64_t word = i % kPair / 16;
+    const std::int64_t in_pair = word < 2 ? lane * 16 + word * 8 : kThirdWordsAt + lane * 8;
+    return i / kPair * kPairBytes + in_pair + row / 8 * 4;
   }
 };
 
@@ -73,12 +101,14 @@ struct plane_row {
 struct plane_summary {
   std::int64_t certifiable = 0;  ///< rows
   std::int64_t uncertifiable = 0;
-  std::int64_t looseness = 0;  ///< sum over the certifiable rows of looseness_of
+  std::int64_t looseness = 0;         ///< sum over the certifiable rows of looseness_of
+  std::int64_t coarse_looseness = 0;  ///< the same of a coarse copy, where there is one
 
   constexpr void add(const plane_summary& other) {
     certifiable += other.certifiable;
     uncertifiable += other.uncertifiable;
     looseness += other.looseness;
+    coarse_looseness += other.coarse_looseness;
   }
 };
 
@@ -95,7 +125,7 @@ SHORTLIST_HOST_DEVICE std::int64_t looseness_of(float residual, float norm) {
 /// The summary of one row.
 SHORTLIST_HOST_DEVICE plane_summary summary_of(float residual, float norm) {
   const bool certifiable = residual < float_from_bits(0x7F800000u);
-  return {certifiable ? 1 : 0, certifiable ? 0 : 1, certifiable ? looseness_of(residual, norm) : 0};
+  return {certifiable ? 1 : 0, certifiable ? 0 : 1, certifiable ? looseness_of(residual, norm) : 0, 0};
 }
 
 // ---- codes

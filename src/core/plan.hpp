@@ -44,6 +44,11 @@ constexpr bool goes_in_batches(const search_shape& shape) {
 /// has the model. Of an empty summary nothing is known, and codes as good as those of normal rows are assumed.
 double expected_survivors(const search_shape& shape, const plane_summary& summary);
 
+/// Whether a search of one query on a CUDA device reads the plane's coarse copy: where there is one, and it saves more
+/// bytes than the further survivors cost. SHORTLIST_CERTIFIED_CODES=coarse or whole overrides it, for tests.
+/// @throws invalid_argument if that variable is anything else.
+bool scans_coarse_copy(const search_shape& shape, const plane_summary& summary);
+
 /// The plan of a flat search. SHORTLIST_FORCE_FLAT_SEARCH overrides it by name, where the algorithm can take the shape.
 /// @throws invalid_argument if that variable names no algorithm; the message lists the known ones.
 flat_plan plan_flat_search(device_kind kind, const search_shape& shape, const plane_summary& summary = {});

@@ -15,6 +15,7 @@ namespace shortlist::core {
 namespace {
 
 constexpr const char* kForceFlatSearch = "SHORTLIST_FORCE_FLAT_SEARCH";
+constexpr const char* kForceCodes = "SHORTLIST_CERTIFIED_CODES";
 
 struct flat_algorithm_name {
   std::string_view name;
@@ -178,13 +179,42 @@ constexpr bool takes(device_kind kind, flat_algorithm algorithm, const search_sh
   return fits && shape.storage != storage::full;
 }
 
-/// Residuals over norms, on average; of normal rows where nothing is known.
-double mean_looseness(const plane_summary& summary) {
-  constexpr double kOfNormalRows = 0.0075;  // 768 elements: the largest is 3.2 deviations, of 127 steps
-  if (summary.certifiable == 0) return kOfNormalRows;
-  return static_cast<double>(summary.looseness) / static_cast<double>(kLoosenessUnit) /
+constexpr double kOfNormalRows = 0.0075;  // 768 elements: the largest is 3.2 deviations, of 127 steps
+
+double mean_of(std::int64_t looseness, const plane_summary& summary, double unknown) {
+  if (summary.certifiable == 0) return unknown;
+  return static_cast<double>(looseness) / static_cast<double>(kLoosenessUnit) /
          static_cast<double>(summary.certifiable);
 }
+
+/// Residuals over norms, on average; of normal rows where nothing is known.
+double mean_looseness(const plane_summary& summary) { return mean_of(summary.looseness, summary, kOfNormalRows); }
+double mean_coarse_looseness(const plane_summary& summary) {
+  return mean_of(summary.coarse_looseness, summary, 4.0 * kOfNormalRows);
+}
+
+/// Rows whose interval reaches a threshold that lies `reach` deviations of the scores below the k-th best.
+double survivors_within(const search_shape& shape, const plane_summary& summary, double reach) {
+  const auto rows = static_cast<double>(shape.rows);
+  const auto known = static_cast<double>(summary.certifiable + summary.uncertifiable);
+  const double uncertifiable = known == 0 ? 0 : rows * static_cast<double>(summary.uncertifiable) / known;
+  const auto k = static_cast<double>(std::min(shape.k, shape.rows));
+  const double border = upper_quantile(k / std::max(rows, 1.0));
+  const double share = 0.5 * std::erfc((border - reach) * 0.7071067811865476);  // of a normal distribution above it
+  return std::min(rows, uncertifiable + std::max(k, share * (rows - uncertifiable)));
+}
+
+/// Of a scan of the coarse copy, whose threshold comes from scores.
+double expected_coarse_survivors(const search_shape& shape, const plane_summary& summary) {
+  return survivors_within(shape, summary, mean_coarse_looseness(summary) * std::sqrt(static_cast<double>(shape.dim)));
+}
+
+enum class code_copy : std::uint8_t { whole, coarse };
+struct code_copy_name {
+  std::string_view name;
+  code_copy algorithm;
+};
+constexpr code_copy_name kCodeCopies[] = {{"whole", code_copy::whole}, {"coarse", code_copy::coarse}};
 
 std::optional<flat_algorithm> forced_flat_algorithm() {
   return forced_by(kForceFlatSearch, std::span<const flat_algorithm_name>(kFlatAlgorithms));
@@ -201,6 +231,13 @@ constexpr cpu_rule kCpuWins[] = {
     {.max_queries = 1, .max_work = 1.0e6},  // 1,000 x 384: 15.0 us, GPU 20.4; 1,000 x 1024: 20.9, GPU 20.4
     {.max_work = 0.6e6},                    // 16 x 100 x 128: 31 us, GPU 34; 16 x 100 x 384: 44, GPU 36
 };
+
+// The coarse copy, k 10, one query: 140,000 x 768 take 63 us, of whole codes 61; 300,000 x 768 98 and 125; 3M x 128 170
+// and 147, 2M x 256 148 and 154. 1M x 768, k 1000: 220 and 236; k 1500: 263 and 249.
+constexpr std::int64_t kCoarseMinRows = 150'000;
+constexpr std::int64_t kCoarseMinDim = 256;
+constexpr std::int64_t kCoarseMaxK = 1024;
+constexpr double kCostOfScoredRow = 3.0;  // in rows of a stream
 
 constexpr double kBusGbPerS = 51.0;  // rows in host memory, read by the GPU: all_rows_ms of flat_host_rows.json
 
@@ -220,14 +257,20 @@ std::string_view to_string(flat_algorithm algorithm) {
 }
 
 double expected_survivors(const search_shape& shape, const plane_summary& summary) {
-  const auto rows = static_cast<double>(shape.rows);
-  const auto known = static_cast<double>(summary.certifiable + summary.uncertifiable);
-  const double uncertifiable = known == 0 ? 0 : rows * static_cast<double>(summary.uncertifiable) / known;
-  const auto k = static_cast<double>(std::min(shape.k, shape.rows));
-  const double border = upper_quantile(k / std::max(rows, 1.0));
   const double reach = 2.0 * mean_looseness(summary) * std::sqrt(static_cast<double>(shape.dim));
-  const double share = 0.5 * std::erfc((border - reach) * 0.7071067811865476);  // of a normal distribution above it
-  return std::min(rows, uncertifiable + std::max(k, share * (rows - uncertifiable)));
+  return survivors_within(shape, summary, reach);
+}
+
+bool scans_coarse_copy(const search_shape& shape, const plane_summary& summary) {
+  const fragment_layout layout(shape.dim, shape.metric, shape.storage);
+  if (layout.pairs == 0) return false;
+  const auto forced = forced_by(kForceCodes, std::span<const code_copy_name>(kCodeCopies));
+  if (forced) return *forced == code_copy::coarse;
+  if (shape.rows < kCoarseMinRows || shape.dim < kCoarseMinDim || shape.k > kCoarseMaxK) return false;
+  const double saved =
+      static_cast<double>(shape.rows) / kPlaneRows * static_cast<double>(layout.whole_bytes() - layout.coarse_bytes());
+  const double more = expected_coarse_survivors(shape, summary) - expected_survivors(shape, summary);
+  return more * kCostOfScoredRow * static_cast<double>(shape.dim) * static_cast<double>(size_bytes(shape.type)) < saved;
 }
 
 flat_plan plan_flat_search(device_kind kind, const search_shape& shape, const plane_summary& summary) {
@@ -265,9 +308,9 @@ bool cpu_wins(const search_shape& shape) noexcept {
 namespace {
 
 /// What is expected of a plane, as a line of `explain`.
-std::string survivors_line(const search_shape& shape, const plane_summary& summary) {
-  const double survivors = expected_survivors(shape, summary);
-  const double looseness = 100 * mean_looseness(summary);
+std::string survivors_line(const search_shape& shape, const plane_summary& summary, bool is_coarse) {
+  const double survivors = is_coarse ? expected_coarse_survivors(shape, summary) : expected_survivors(shape, summary);
+  const double looseness = 100 * (is_coarse ? mean_coarse_looseness(summary) : mean_looseness(summary));
   if (summary.certifiable + summary.uncertifiable == 0) {
     return fmt::format("survivors:  about {:.3g} rows a query, if residuals are {:.3g} % of norms, as of normal rows\n",
                        survivors, looseness);
@@ -275,6 +318,13 @@ std::string survivors_line(const search_shape& shape, const plane_summary& summa
   return fmt::format(
       "survivors:  about {:.3g} rows a query: residuals are {:.3g} % of norms, and {} rows cannot be certified\n",
       survivors, looseness, summary.uncertifiable);
+}
+
+/// What a search reads of 16 rows of a plane.
+std::int64_t bytes_of_block(device_kind kind, const search_shape& shape, bool is_coarse) {
+  if (kind == device_kind::cpu) return plane_layout(shape.dim, shape.metric).block_bytes();
+  const fragment_layout layout(shape.dim, shape.metric, shape.storage);
+  return is_coarse ? layout.coarse_bytes() : layout.whole_bytes();
 }
 
 }  // namespace
@@ -292,14 +342,13 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
   const bool plane_has_norms = reads_plane && kind == device_kind::cuda;
   const double norms_bytes =
       shape.metric == metric::cosine && !plane_has_norms ? 4.0 * static_cast<double>(shape.rows) : 0.0;
-  const std::int64_t block_bytes = kind == device_kind::cpu ? plane_layout(shape.dim, shape.metric).block_bytes()
-                                                            : fragment_layout(shape.dim, shape.metric).block_bytes();
-  const double rows_bytes = reads_plane
-                                ? static_cast<double>(shape.rows) / kPlaneRows * static_cast<double>(block_bytes)
-                                : elements * static_cast<double>(size_bytes(shape.type));
+  const bool is_coarse = reads_plane && kind == device_kind::cuda && one_by_one && scans_coarse_copy(shape, summary);
+  const double rows_bytes = reads_plane ? static_cast<double>(shape.rows) / kPlaneRows *
+                                              static_cast<double>(bytes_of_block(kind, shape, is_coarse))
+                                        : elements * static_cast<double>(size_bytes(shape.type));
   const double read_bytes = passes * (rows_bytes + norms_bytes);
   const auto [gb_per_s, machine] = bandwidth_of_search(kind, shape.storage, plan.algorithm);
-  const std::string survivors = reads_plane ? survivors_line(shape, summary) : "";
+  const std::string survivors = reads_plane ? survivors_line(shape, summary, is_coarse) : "";
   return fmt::format(
       "search:     {} {} over {} rows x {} {}, {}, k {}\n"
       "device:     {}\n"
@@ -310,8 +359,10 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
       "{}",
       shape.queries, shape.queries == 1 ? "query" : "queries", shape.rows, shape.dim, to_string(shape.type),
       to_string(shape.metric), shape.k, device_description, to_string(plan.algorithm), plan.reason, read_bytes / 1e6,
-      reads_plane ? " of the plane" : "", elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine,
-      read_bytes / (gb_per_s * 1e6), survivors);
+      is_coarse     ? " of the plane's coarse copy"
+      : reads_plane ? " of the plane"
+                    : "",
+      elements * static_cast<double>(shape.queries) / 1e6, gb_per_s, machine, read_bytes / (gb_per_s * 1e6), survivors);
 }
 
 }  // namespace shortlist::core

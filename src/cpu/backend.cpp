@@ -74,7 +74,7 @@ class backend final : public core::backend {
     cpu::inverse_norms(corpus, first, count, inverse_norms);
   }
 
-  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
+  std::int64_t plane_block_bytes(std::int64_t dim, metric by, storage) const noexcept override {
     return core::plane_layout(dim, by).block_bytes();
   }
   void write_plane(void*, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane,

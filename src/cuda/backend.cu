@@ -162,8 +162,8 @@ class cuda_backend final : public core::backend {
     launch_inverse_norms(native(stream), corpus, first, count, inverse_norms);
   }
 
-  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
-    return core::fragment_layout(dim, by).block_bytes();
+  std::int64_t plane_block_bytes(std::int64_t dim, metric by, storage kept) const noexcept override {
+    return core::fragment_layout(dim, by, kept).block_bytes();
   }
 
   void write_plane(void* stream, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count,

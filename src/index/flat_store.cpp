@@ -33,7 +33,7 @@ flat_store::flat_store(core::backend& backend, const flat_index_options& options
       place_(place),
       row_bytes_(options.dim * size_bytes(options.type)),
       stride_bytes_(round_up(row_bytes_, backend.row_alignment_bytes())),
-      block_bytes_(backend.plane_block_bytes(options.dim, options.metric)) {
+      block_bytes_(backend.plane_block_bytes(options.dim, options.metric, options.storage)) {
   if (has_plane()) new_summary_ = allocate(kSummaryBytes);
 }
 

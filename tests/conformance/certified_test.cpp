@@ -78,7 +78,7 @@ TEST(CertifiedSearch, EqualsTheFullOneOnTheHardestData) {
                 return index.search(part_of(data, 0, queries), {.k = k});
               };
               const search_result full = search(queries == 1 ? "scan" : "tiles");
-              for (const char* algorithm : {"certified", "certified_overflow", "plan"}) {
+              for (const char* algorithm : {"certified", "certified_overflow", "certified_coarse", "plan"}) {
                 EXPECT_EQ(first_difference(search(algorithm), full), "")
                     << fmt::format("{} {} {} {} on {}, {}, {} queries, k {}", distribution, to_string(type),
                                    to_string(by), algorithm, where.name(), to_string(kept), queries, k);

@@ -19,7 +19,9 @@ namespace {
 
 constexpr const char* kForceVariable = "SHORTLIST_FORCE_FLAT_SEARCH";
 constexpr const char* kSurvivorsVariable = "SHORTLIST_CERTIFIED_SURVIVORS";
+constexpr const char* kCodesVariable = "SHORTLIST_CERTIFIED_CODES";
 constexpr const char* kOverflow = "certified_overflow";
+constexpr const char* kCoarse = "certified_coarse";
 constexpr std::string_view kHost = "_host";
 
 std::string with_bits(float value) { return fmt::format("{} ({:08X})", value, std::bit_cast<std::uint32_t>(value)); }
@@ -84,7 +86,7 @@ std::vector<way> ways_of_this_machine(const test_case& what) {
       if (!has_planes(what.type)) continue;
       for (const char* algorithm : {"certified", kOverflow}) ways.push_back({where, isa, algorithm, "host"});
       if (where.kind() == device_kind::cpu) continue;  // whose rows are in host memory in any case
-      for (const char* algorithm : {"certified_host", "scan_host", "tiles_host"}) {
+      for (const char* algorithm : {kCoarse, "certified_host", "scan_host", "tiles_host"}) {
         ways.push_back({where, isa, algorithm, "host"});
       }
     }
@@ -129,13 +131,15 @@ forced_algorithm::forced_algorithm(const std::string& of_way) {
   if (name == "plan") {
     unsetenv(kForceVariable);
   } else {
-    setenv(kForceVariable, name == kOverflow ? "certified" : name.c_str(), 1);
+    setenv(kForceVariable, name.starts_with("certified") ? "certified" : name.c_str(), 1);
   }
   if (name == kOverflow) setenv(kSurvivorsVariable, "1", 1);
+  if (name == kCoarse) setenv(kCodesVariable, "coarse", 1);
 }
 forced_algorithm::~forced_algorithm() {
   unsetenv(kForceVariable);
   unsetenv(kSurvivorsVariable);
+  unsetenv(kCodesVariable);
 }
 
 forced_isa::forced_isa(const std::string& name) : before_(cpu::to_string(cpu::current_isa())) {

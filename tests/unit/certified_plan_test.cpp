@@ -14,6 +14,7 @@
 #include "core/plan.hpp"
 #include "core_environment.hpp"
 #include "index/flat_store.hpp"
+#include "io_files.hpp"
 #include "shortlist/shortlist.hpp"
 
 namespace shortlist {
@@ -26,6 +27,7 @@ using core::plane_summary;
 using test::environment_value;
 
 constexpr const char* kForce = "SHORTLIST_FORCE_FLAT_SEARCH";
+constexpr const char* kCodes = "SHORTLIST_CERTIFIED_CODES";
 constexpr metric kMetrics[] = {metric::inner_product, metric::cosine, metric::l2};
 
 struct matrix {
@@ -172,6 +174,46 @@ TEST(certified_plan, sixteen_bit_rows_pay_for_fewer_survivors) {
   EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape, fifth), flat_algorithm::certified);
   shape.type = element_type::bf16;
   EXPECT_EQ(choose_flat_algorithm(device_kind::cpu, shape, fifth), flat_algorithm::scan);
+}
+
+// On GPUs, of one query: where there is a coarse copy, and it saves more than further survivors cost.
+TEST(certified_plan, scans_a_coarse_copy_where_that_pays) {
+  const environment_value unset(kCodes, nullptr);
+  const search_shape shape = {.rows = 1'000'000, .dim = 768, .k = 100, .storage = storage::int8_and_full};
+  const auto with = [&](auto&& change) {
+    search_shape changed = shape;
+    change(changed);
+    return core::scans_coarse_copy(changed, {});
+  };
+  EXPECT_TRUE(core::scans_coarse_copy(shape, {}));
+  EXPECT_FALSE(with([](search_shape& s) { s.storage = storage::int8_and_host; }));
+  EXPECT_FALSE(with([](search_shape& s) { s.storage = storage::full; }));
+  EXPECT_FALSE(with([](search_shape& s) { s.rows = 100'000; }));
+  EXPECT_FALSE(with([](search_shape& s) { s.dim = 128; }));
+  EXPECT_FALSE(with([](search_shape& s) { s.k = 1025; }));
+  EXPECT_TRUE(with([](search_shape& s) { s.k = 1024; }));
+  const plane_summary loose = {
+      .certifiable = 10, .looseness = kLoosenessUnit / 10, .coarse_looseness = kLoosenessUnit};  // 1 % and 10 %
+  EXPECT_FALSE(core::scans_coarse_copy(shape, loose));
+
+  const std::string text = core::explain_flat_search(device_kind::cuda, "a GPU", shape);
+  EXPECT_NE(text.find("588 MB of the plane's coarse copy at least"), std::string::npos)
+      << text;  // 9408 bytes for 16 rows
+  search_shape batch = shape;
+  batch.queries = 16;
+  const std::string of_batch = core::explain_flat_search(device_kind::cuda, "a GPU", batch);
+  EXPECT_NE(of_batch.find("780 MB of the plane at least"), std::string::npos) << of_batch;
+}
+
+TEST(certified_plan, the_copy_to_scan_can_be_forced) {
+  const search_shape shape = {.rows = 1000, .dim = 64, .k = 1, .storage = storage::int8_and_full};
+  for (const auto& [name, coarse] : {std::pair("coarse", true), std::pair("whole", false)}) {
+    const environment_value forced(kCodes, name);
+    EXPECT_EQ(core::scans_coarse_copy(shape, {}), coarse) << name;
+  }
+  const environment_value wrong(kCodes, "fine");
+  test::expect_error<invalid_argument>([&] { (void)core::scans_coarse_copy(shape, {}); },
+                                       "SHORTLIST_CERTIFIED_CODES is fine; allowed is whole or coarse");
 }
 
 TEST(certified_plan, explain_tells_what_the_summary_says) {

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,15 @@ coded quantise(const numbers& values, int max_code) {
   return made;
 }
 
+/// The codes of a plane's coarse copy.
+coded quantise_coarsely(const numbers& values) {
+  coded made = quantise(values, kMaxCoarseCode);
+  for (std::int16_t& code : made.codes) code = static_cast<std::int16_t>(code * kCoarseStep);
+  made.sums.scale /= kCoarseStep;
+  made.sums.code_squares *= kCoarseStep * kCoarseStep;
+  return made;
+}
+
 /// value - scale * code, element by element.
 numbers residual_of(const numbers& values, const coded& from) {
   numbers out(values.size());
@@ -93,6 +103,11 @@ vector_pair ordinary(std::int64_t dim, int, generator& random) {
 vector_pair along_row_residual(std::int64_t dim, int, generator& random) {
   const numbers row = normal_vector(dim, random);
   return {scaled(residual_of(row, quantise(row, kMaxRowCode)), random() % 2 ? 1e4f : -1e4f), row};
+}
+
+vector_pair along_coarse_residual(std::int64_t dim, int, generator& random) {
+  const numbers row = normal_vector(dim, random);
+  return {scaled(residual_of(row, quantise_coarsely(row)), random() % 2 ? 1e4f : -1e4f), row};
 }
 
 /// The row points along the query's residual: |u| n is used up.
@@ -202,6 +217,7 @@ struct named_fill {
 constexpr named_fill kFills[] = {
     {"ordinary", ordinary},
     {"along_row_residual", along_row_residual},
+    {"along_coarse_residual", along_coarse_residual},
     {"along_query_residual", along_query_residual},
     {"constant", constant},
     {"constant_with_equal_norms", constant_with_equal_norms},
@@ -256,9 +272,8 @@ struct outcome {
   double most_used = 0;
 };
 
-void check_pair(const vector_pair& pair, int wanted_code, const std::string& what, outcome& seen) {
+void check_pair(const vector_pair& pair, const coded& row, int wanted_code, const std::string& what, outcome& seen) {
   const auto dim = static_cast<std::int64_t>(pair.row.size());
-  const coded row = quantise(pair.row, kMaxRowCode);
   const coded query = quantise(pair.query, max_query_code(dim, wanted_code));
   const plane_row terms = row_terms(row.sums.scale, row.sums.squares, row.sums.residual_squares, row.sums.code_squares);
   const float query_inverse_norm = inverse_norm(reference_dot(pair.query));
@@ -301,7 +316,9 @@ TEST_P(CertifiedIntervals, HoldTheScoreOfEveryPair) {
       for (std::int64_t i = 0; i < pairs; ++i) {
         const std::string what = std::string(GetParam().name) + " dim " + std::to_string(dim) + " query codes to " +
                                  std::to_string(query_code) + " pair " + std::to_string(i);
-        check_pair(GetParam().make(dim, query_code, random), query_code, what, seen);
+        const vector_pair pair = GetParam().make(dim, query_code, random);
+        check_pair(pair, quantise(pair.row, kMaxRowCode), query_code, what, seen);
+        check_pair(pair, quantise_coarsely(pair.row), query_code, what + " coarse", seen);
         if (HasFatalFailure()) return;
       }
     }
@@ -327,8 +344,10 @@ TEST(CertifiedRows, OfSixteenBitElementsHoldTheirScores) {
         wide[i] = type == element_type::f16 ? widen(float16{bits[i]}) : widen(bfloat16{bits[i]});
       }
       outcome seen;
-      check_pair({normal_vector(kDim, random), wide}, 8191, std::string(to_string(type)) + " " + std::to_string(first),
-                 seen);
+      const vector_pair pair{normal_vector(kDim, random), wide};
+      const std::string what = std::string(to_string(type)) + " " + std::to_string(first);
+      check_pair(pair, quantise(wide, kMaxRowCode), 8191, what, seen);
+      check_pair(pair, quantise_coarsely(wide), 8191, what + " coarse", seen);
       const any_matrix_view narrow(bits.data(), type, 1, kDim, kDim);
       const any_matrix_view widened(wide.data(), element_type::f32, 1, kDim, kDim);
       const float a = reference::score(narrow, 0, wide.data(), metric::l2);
@@ -359,6 +378,23 @@ TEST(CertifiedRoundings, AreTheStepsOfAChainAndTheLevelsOfTheTree) {
   EXPECT_EQ(roundings_of_sum(128), 8);
   EXPECT_EQ(roundings_of_sum(129), 9);
   EXPECT_EQ(roundings_of_sum(65536), 519);
+}
+
+TEST(CertifiedLayout, OfACoarseCopyHasAPlaceForEveryWord) {
+  for (const std::int64_t dim : {1, 64, 65, 96, 200, 768}) {
+    const fragment_layout layout(dim, metric::inner_product, storage::int8_and_full);
+    std::set<std::int64_t> places;
+    for (std::int64_t row = 0; row < kPlaneRows; ++row) {
+      for (std::int64_t i = 0; i < layout.pairs * fragment_layout::kPair; i += 4) {
+        const std::int64_t word = i % fragment_layout::kPair / 16;
+        if (word < 3) places.insert(fragment_layout::coarse_at(row, i));
+      }
+    }
+    EXPECT_EQ(static_cast<std::int64_t>(places.size()) * 4, layout.coarse_codes_bytes()) << dim;
+    EXPECT_EQ(*places.begin(), 0) << dim;
+    EXPECT_EQ(*places.rbegin() + 4, layout.coarse_codes_bytes()) << dim;
+    EXPECT_EQ(fragment_layout(dim, metric::inner_product, storage::int8_and_host).block_bytes(), layout.whole_bytes());
+  }
 }
 
 TEST(CertifiedProducts, FitThirtyTwoBitsAtEveryDim) {

@@ -55,8 +55,8 @@ class faulty_backend final : public core::backend {
     step();
     real_.inverse_norms(s, corpus, first, count, norms);
   }
-  std::int64_t plane_block_bytes(std::int64_t dim, metric by) const noexcept override {
-    return real_.plane_block_bytes(dim, by);
+  std::int64_t plane_block_bytes(std::int64_t dim, metric by, storage kept) const noexcept override {
+    return real_.plane_block_bytes(dim, by, kept);
   }
   void write_plane(void* s, const core::flat_corpus& corpus, std::int64_t first, std::int64_t count, std::byte* plane,
                    core::plane_summary* summary) override {

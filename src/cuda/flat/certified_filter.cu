@@ -165,7 +165,7 @@ std::int64_t tiles_visited(std::int64_t rows, tile_choice choice) {
 }
 
 filter_args args_of(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice) {
-  const core::fragment_layout layout(corpus.dim, corpus.metric);
+  const core::fragment_layout layout(corpus.dim, corpus.metric, corpus.storage);
   filter_args args{};
   args.plane = reinterpret_cast<const unsigned char*>(corpus.plane);
   args.batch = batch;

@@ -1,11 +1,13 @@
-// Certified exact search for one query: one pass over the int8 plane, a quarter of the rows' bytes or less, then the
-// scores of the few rows whose interval reaches the threshold. docs/certified.md proves that no other row counts.
+// Certified exact search for one query: one pass over the int8 plane, or over its coarse copy of six bits an element,
+// less than a fifth of the rows' bytes, then the scores of the few rows whose interval reaches the threshold.
+// docs/certified.md proves that no other row counts.
 //
 // Why it is fast: blocks of 16 rows stream through shared memory as in scan.cu; a block is the left side of products by
 // the matrix units, one 16-byte load a lane and one instruction for 512 codes, and the query the right side.
 // Steps of a warp: await its stage -> products -> intervals -> append to the survivors if the upper end reaches the
 // threshold, keep the best lower ends for it -> refill the stage. The threshold rises as that of scan.cu does, from
-// lower ends that blocks publish.
+// lower ends that blocks publish. Lower ends of coarse codes are far from the scores: now and then a warp of each
+// block scores the rows with the best upper ends, and blocks publish those scores.
 // End of a block: cut its survivors by the threshold, score those rows, a few a warp, and write the scores' keys to the
 // block's slots, for the scan's merge.
 // A filter that lets too much pass is given up: the block's warps then read rows instead, and score them all. Nothing
@@ -33,10 +35,10 @@ struct stage_cursor {
   std::int32_t piece;  // the next; all done: a group is to be drawn
 };
 
-/// Bytes by which a group, and with it each of its pieces, begins after a whole line of memory. Copies begin at whole
-/// lines: others are a twentieth slower.
-__device__ __forceinline__ int skew_of(const certified_args& args, std::int64_t group) {
-  return static_cast<int>(group * args.group_blocks * args.block_bytes % kLineBytes);
+/// Bytes by which the codes of a block, and each of their pieces, begin after a whole line of memory. Copies begin at
+/// whole lines: others are a twentieth slower.
+__device__ __forceinline__ int skew_of(const certified_args& args, std::int64_t block) {
+  return static_cast<int>((block * args.block_bytes + args.codes_at) % kLineBytes);
 }
 
 /// Fills a stage with the next piece, if need be of group `drawn`, which may be -1.
@@ -46,23 +48,28 @@ __device__ __forceinline__ void issue_piece(const certified_args& args, certifie
   shared.stage_group[slot] = static_cast<std::int32_t>(cursor.group);
   if (cursor.group < 0) return;
   const std::int64_t first_block = cursor.group * args.group_blocks;
-  const std::int64_t blocks = (static_cast<std::int64_t>(args.count) + core::kPlaneRows - 1) / core::kPlaneRows;
-  const std::int64_t from = static_cast<std::int64_t>(cursor.piece) * args.piece_fragments * kFragmentBytes;
+  const std::int64_t all_blocks = (static_cast<std::int64_t>(args.count) + core::kPlaneRows - 1) / core::kPlaneRows;
+  const std::int64_t end = min(first_block + args.group_blocks, all_blocks);
+  const int first_step = cursor.piece * args.piece_steps;
+  const std::int64_t from = args.codes_at + static_cast<std::int64_t>(first_step) * args.step_bytes;
   cursor.piece++;
-  const std::int64_t bytes =
-      cursor.piece < args.pieces
-          ? static_cast<std::int64_t>(args.piece_fragments) * kFragmentBytes
-          : min(static_cast<std::int64_t>(args.group_blocks), blocks - first_block) * args.block_bytes - from;
-  const std::int64_t skew = skew_of(args, cursor.group);
-  const auto copied = static_cast<std::uint32_t>(bytes + skew);
-  barrier_expect(&shared.barriers[slot], copied);
-  bulk_copy(ring + slot * static_cast<std::int64_t>(args.stage_bytes),
-            args.plane + first_block * args.block_bytes + from - skew, copied, &shared.barriers[slot]);
+  const int bytes = min(args.piece_steps, args.steps - first_step) * args.step_bytes +
+                    (cursor.piece == args.pieces ? args.terms_bytes : 0);
+  int expected = 0;
+  for (std::int64_t block = first_block; block < end; block++) expected += bytes + skew_of(args, block);
+  barrier_expect(&shared.barriers[slot], expected);
+  unsigned char* to = ring + slot * static_cast<std::int64_t>(args.stage_bytes);
+  for (std::int64_t block = first_block; block < end; block++, to += args.unit_bytes) {
+    const int skew = skew_of(args, block);
+    bulk_copy(to, args.plane + block * args.block_bytes + from - skew, bytes + skew, &shared.barriers[slot]);
+  }
 }
 
 /// A warp's share of the plane, until there is no more of it or the filter is given up.
+template <element_type E, bool L2>
 __device__ __forceinline__ void filter_plane(const certified_args& args, certified_shared& shared, unsigned char* ring,
-                                             const std::uint32_t* columns, stage_cursor cursor, std::uint32_t primed) {
+                                             const float* scored_query, const std::uint32_t* columns,
+                                             stage_cursor cursor, std::uint32_t primed) {
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const core::query_terms query = shared.terms;
@@ -83,18 +90,24 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
       if (draw % kDrawsPerLook == 0) common = common_threshold(args.control);
     }
     barrier_wait(&shared.barriers[slot], parity);
-    const unsigned char* staged = ring + slot * static_cast<std::int64_t>(args.stage_bytes) + skew_of(args, group);
-    const int first_fragment = piece * args.piece_fragments;
-    const int fragments = min(args.piece_fragments, args.fragments - first_fragment);
+    const unsigned char* staged = ring + slot * static_cast<std::int64_t>(args.stage_bytes);
+    const int first_step = piece * args.piece_steps;
+    const int steps = min(args.piece_steps, args.steps - first_step);
     const bool is_last = piece + 1 == args.pieces;
     std::uint32_t appended = 0;
-    for (int b = 0; b < args.group_blocks; b++, staged += args.block_bytes) {
-      const std::int64_t first = (group * args.group_blocks + b) * core::kPlaneRows;
+    for (int b = 0; b < args.group_blocks; b++, staged += args.unit_bytes) {
+      const std::int64_t block = group * args.group_blocks + b;
+      const std::int64_t first = block * core::kPlaneRows;
       if (first >= args.count) break;
       if (piece == 0) sums[0] = sums[1] = sums[2] = sums[3] = 0;
-      multiply_fragments(staged, columns + first_fragment * kColumnWords, fragments, lane, sums);
+      const unsigned char* codes = staged + skew_of(args, block);
+      const std::uint32_t* right = columns + first_step * args.step_words;
+      if (args.is_coarse)
+        multiply_pairs(codes, right, steps, lane, sums);
+      else
+        multiply_groups(codes, right, steps, lane, sums);
       if (!is_last) continue;
-      const auto* terms = reinterpret_cast<const float*>(staged + fragments * kFragmentBytes);
+      const auto* terms = reinterpret_cast<const float*>(codes + steps * args.step_bytes);
       appended = max(appended, filter_rows(args, shared, query, terms, first, sums, lane));
     }
     __syncwarp();
@@ -114,14 +127,21 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     const bool due = draw >= primed && since >= static_cast<std::uint32_t>(args.warps) &&
                      ((since & (since - 1)) == 0 || since % args.refresh_draws == 0);
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
+    const bool reached = args.score_draws != 0 && draw > primed &&
+                         since >= *reinterpret_cast<volatile std::uint32_t*>(&shared.next_scores);
+    const bool pressed = __any_sync(kFullWarp, appended > refreshed_at + args.pressure) && draw < args.last_pressed;
+    const bool is_open = draw < args.last_refresh;  // what is raised at the very end comes late, and all wait for it
     bool refreshed = false;
-    if (__any_sync(kFullWarp, appended > refreshed_at + args.pressure)) {
-      refreshed = refresh_threshold(args, shared, lane, true, listed);
-    } else if (due && (static_cast<std::int64_t>(draw) + primed) * gridDim.x < args.groups) {  // not at the very end
-      refresh_threshold(args, shared, lane, (blockIdx.x & 7) == (__ffs(since) & 7), listed);
+    if (pressed || ((due || reached) && is_open)) {
+      const bool raises = pressed || reached || (blockIdx.x & 7) == (__ffs(since) & 7);
+      const bool scores = reached || (pressed && args.score_draws != 0);
+      refreshed = refresh_threshold(args, shared, lane, raises, listed, [&] {
+        if (scores) score_best<E, L2>(args, shared, scored_query, lane, reached ? since : 0);
+      });
+      refreshed = refreshed && pressed;
     }
     if (appended > 0) {
-      judge_sample(args, shared, lane);
+      judge_sample(args, shared, lane, primed);
       judge_filter(args, shared, lane, primed, refreshed);
     }
     __syncwarp();
@@ -216,7 +236,8 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   const int warp = threadIdx.x / kWarp;
   const std::uint32_t primed = args.warps * ((args.stages + args.pieces - 1) / args.pieces);
 
-  clear_selection(shared, reinterpret_cast<std::uint64_t*>(columns + args.fragments * kColumnWords), primed);
+  clear_selection(shared, reinterpret_cast<std::uint64_t*>(columns + args.steps * args.step_words), primed);
+  for (int i = threadIdx.x; i < kScanWarps * kSlotsPerWarp; i += kScanThreads) shared.slot_next[i] = 0;
   if (threadIdx.x == 0) {
     shared.survivor_count = 0;
     shared.judged_survivors = 0;
@@ -224,6 +245,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
     shared.reads_rows = 0;
     shared.rows_read = 0;
     shared.sample_judged = 0;
+    shared.next_scores = first_scores(args.score_draws);
   }
   const float* given_query = args.query ? args.query : args.inline_query;
   const query_head head = fetch_query_head(given_query, args.dim);
@@ -241,7 +263,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   place_query(args, given_query, head, query, shared);
   encode_query(args, shared, query, columns);
 
-  if (warp < args.warps) filter_plane(args, shared, ring, columns, cursor, primed);
+  if (warp < args.warps) filter_plane<E, L2>(args, shared, ring, query, columns, cursor, primed);
   if (__any_sync(kFullWarp, reads_rows(shared))) read_rows<E, L2>(args, shared, query);
   __syncthreads();
   refresh_at_end(args, shared, shared.survivor_count + shared.list_count, 0, shared.list_count);
@@ -251,11 +273,28 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   if (threadIdx.x == 0) count_search(args, shared, scored);
 }
 
+/// What a scan reads of each block of a plane.
+struct plane_part {
+  std::int64_t at;
+  std::int64_t steps;
+  std::int64_t step_bytes;
+  std::int64_t step_words;  ///< of the query's columns
+  std::int64_t terms_bytes;
+};
+
+plane_part part_of(const core::fragment_layout& layout, bool is_coarse) {
+  using core::fragment_layout;
+  if (is_coarse)
+    return {layout.whole_bytes(), layout.pairs, fragment_layout::kPairBytes, 2 * kColumnWords, layout.terms_bytes()};
+  return {0, layout.groups, fragment_layout::kGroupBytes, kColumnWords, layout.terms_bytes()};
+}
+
 /// How the ring is cut into stages.
 struct ring_shape {
   int group_blocks;
   int pieces;
-  int piece_fragments;
+  int piece_steps;
+  std::int64_t unit_bytes;
   std::int64_t stage_bytes;
   int warps;
   int stages;
@@ -264,25 +303,18 @@ struct ring_shape {
 /// Room for so many bytes that begin anywhere in a line.
 std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 2 * kLineBytes - 1) / kLineBytes * kLineBytes; }
 
-ring_shape choose_ring(const core::fragment_layout& layout, std::int64_t ring_bytes) {
-  constexpr std::int64_t kStageTarget = 8704;  // 16 stages fill the ring: each warp has one
+ring_shape choose_ring(const plane_part& part, std::int64_t ring_bytes) {
+  constexpr std::int64_t kStageTarget = 9984;  // 16 stages fill the ring: each warp has one
   const std::int64_t target = std::min(kStageTarget, ring_bytes / 4);
+  const auto unit_bytes = [&](std::int64_t steps) { return whole_lines(steps * part.step_bytes + part.terms_bytes); };
+  std::int64_t steps = part.steps;
+  for (std::int64_t pieces = 2; unit_bytes(steps) > target; pieces++) steps = (part.steps + pieces - 1) / pieces;
   ring_shape shape{};
-  if (layout.block_bytes() <= target) {
-    shape.group_blocks = static_cast<int>(target / layout.block_bytes());
-    shape.pieces = 1;
-    shape.piece_fragments = static_cast<int>(layout.groups);
-    shape.stage_bytes = whole_lines(shape.group_blocks * layout.block_bytes());
-  } else {
-    const std::int64_t terms_bytes = layout.block_bytes() - layout.codes_bytes();
-    const std::int64_t most = (target - terms_bytes) / kFragmentBytes;
-    const std::int64_t pieces = (layout.groups + most - 1) / most;
-    const std::int64_t fragments = (layout.groups + pieces - 1) / pieces;
-    shape.group_blocks = 1;
-    shape.pieces = static_cast<int>((layout.groups + fragments - 1) / fragments);
-    shape.piece_fragments = static_cast<int>(fragments);
-    shape.stage_bytes = whole_lines(fragments * kFragmentBytes + terms_bytes);
-  }
+  shape.pieces = static_cast<int>((part.steps + steps - 1) / steps);
+  shape.piece_steps = static_cast<int>(steps);
+  shape.unit_bytes = unit_bytes(steps);
+  shape.group_blocks = shape.pieces > 1 ? 1 : static_cast<int>(target / shape.unit_bytes);
+  shape.stage_bytes = shape.group_blocks * shape.unit_bytes;
   const std::int64_t slots = ring_bytes / shape.stage_bytes;
   shape.warps = static_cast<int>(std::min<std::int64_t>(kScanWarps, slots));
   shape.stages = static_cast<int>(std::min<std::int64_t>(kMaxPlaneStages, slots / shape.warps));
@@ -292,6 +324,8 @@ ring_shape choose_ring(const core::fragment_layout& layout, std::int64_t ring_by
 /// Rows that spills may hold beyond all: those of a group a block.
 constexpr std::int64_t kSpillSlack = 2048;
 constexpr std::int64_t kRefreshes = 16;  // of the threshold, at least
+constexpr std::int64_t kDrawsPerPublished = 8;
+constexpr std::int64_t kLongDraws = 256;
 constexpr std::int64_t kCountersBytes = 256;
 
 using kernel_pointer = void (*)(certified_args);
@@ -323,15 +357,17 @@ struct certified_plan {
 certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const core::flat_request& request,
                          const float* host_query, completion_flag done, int multiprocessors) {
   const int blocks = std::min(multiprocessors, kMaxBlocks);
-  const core::fragment_layout layout(corpus.dim, corpus.metric);
+  const core::fragment_layout layout(corpus.dim, corpus.metric, corpus.storage);
+  const bool is_coarse = core::scans_coarse_copy(core::shape_of(corpus, request), corpus.summary);
+  const plane_part part = part_of(layout, is_coarse);
   const std::int64_t padded_dim = (corpus.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
   const scan_search search =
       search_of(static_cast<unsigned char*>(workspace) + kCountersBytes, corpus, request, blocks);
   const std::int64_t fixed_bytes = static_cast<std::int64_t>(sizeof(certified_shared)) +
                                    padded_dim * static_cast<std::int64_t>(sizeof(float)) +
-                                   layout.groups * kColumnWords * 4 + published_bytes(search, blocks);
+                                   part.steps * part.step_words * 4 + published_bytes(search, blocks);
   const std::int64_t ring_bytes = (kScanSharedBytes - fixed_bytes) / 128 * 128;
-  const ring_shape ring = choose_ring(layout, ring_bytes);
+  const ring_shape ring = choose_ring(part, ring_bytes);
   const std::int64_t group_rows = static_cast<std::int64_t>(ring.group_blocks) * core::kPlaneRows;
   const std::int64_t groups = (corpus.count + group_rows - 1) / group_rows;
   const std::int64_t draws = (groups + blocks - 1) / blocks;
@@ -351,11 +387,17 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   args.counters = static_cast<certified_counters*>(workspace);
   args.row_stride_bytes = corpus.row_stride_bytes;
   args.block_bytes = layout.block_bytes();
+  args.codes_at = part.at;
+  args.terms_bytes = static_cast<std::int32_t>(part.terms_bytes);
+  args.is_coarse = is_coarse;
   args.groups = static_cast<std::uint32_t>(groups);
   args.group_blocks = ring.group_blocks;
-  args.fragments = static_cast<std::int32_t>(layout.groups);
+  args.steps = static_cast<std::int32_t>(part.steps);
+  args.step_bytes = static_cast<std::int32_t>(part.step_bytes);
+  args.step_words = static_cast<std::int32_t>(part.step_words);
   args.pieces = ring.pieces;
-  args.piece_fragments = ring.piece_fragments;
+  args.piece_steps = ring.piece_steps;
+  args.unit_bytes = static_cast<std::int32_t>(ring.unit_bytes);
   args.stage_bytes = static_cast<std::int32_t>(ring.stage_bytes);
   args.stages = ring.stages;
   args.ring_bytes = static_cast<std::int32_t>(ring_bytes);
@@ -364,6 +406,13 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
       static_cast<std::uint32_t>(std::min<std::int64_t>(forced.value_or(kNearSurvivors), kNearSurvivors));
   args.pressure = std::min(args.near_survivors, kPressure);
   args.refresh_draws = static_cast<std::uint32_t>(std::clamp<std::int64_t>(draws / kRefreshes, 16, 1024));
+  // To raise a threshold takes the time of so many draws.
+  const std::int64_t primed = ring.warps * ((ring.stages + ring.pieces - 1) / ring.pieces);
+  const bool is_long = draws >= kLongDraws;
+  const std::int64_t raising = is_long ? std::max(primed, kDrawsPerPublished * search.publish) : primed;
+  args.last_refresh = static_cast<std::uint32_t>(std::max<std::int64_t>(0, draws - raising));
+  args.last_pressed = is_long ? args.last_refresh : ~0u;
+  if (is_coarse) args.score_draws = static_cast<std::uint32_t>(std::max<std::int64_t>(1, draws - primed - 2 * raising));
   if (host_query) std::copy_n(host_query, corpus.dim, args.inline_query);
 
   made.kernel = kernel_of(corpus.type, corpus.metric == metric::l2);

@@ -4,6 +4,7 @@
 #include "core/certified.hpp"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/matrix_unit.cuh"
+#include "cuda/device/plane_codes.cuh"
 #include "cuda/flat/certified_scan.hpp"
 #include "cuda/flat/scan_score.cuh"
 
@@ -14,8 +15,7 @@ inline constexpr int kNearSurvivors = 1024;
 /// A query's code is 128 times a high part plus a low part, each of which a signed byte holds: so wide that what the
 /// codes leave of the query is no more than roundings.
 inline constexpr int kWideQueryCode = 8191;
-inline constexpr int kFragmentBytes = 512;  ///< of codes: what a warp multiplies at once
-inline constexpr int kColumnWords = 16;     ///< of the query, for one fragment: two parts of 32 bytes
+inline constexpr int kColumnWords = 16;  ///< of the query, for one product: two parts of 32 bytes
 
 /// Rows are read, instead of filtered, from where of the last survivors, at least kPressure, more than a quarter of the
 /// rows seen are there still, beyond those that a good filter leaves of a beginning.
@@ -26,6 +26,16 @@ inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: u
 inline constexpr std::uint32_t kSpareShare = 8;
 inline constexpr std::uint32_t kLeastSample = 128;
 
+/// Draws after which the threshold is raised by scores grow by this factor, so many times.
+inline constexpr std::uint32_t kScoreGrowth = 3;
+inline constexpr int kScoreRounds = 4;
+
+/// The first of these numbers of draws, from the last.
+__host__ __device__ constexpr std::uint32_t first_scores(std::uint32_t score_draws) {
+  for (int i = 1; i < kScoreRounds; i++) score_draws /= kScoreGrowth;
+  return score_draws < 1 ? 1 : score_draws;
+}
+
 struct certified_args : scan_search {
   bool may_read_rows;  // not across the bus: rows that survive cost less than all
   const unsigned char* plane;
@@ -34,11 +44,17 @@ struct certified_args : scan_search {
   certified_counters* counters;
   std::int64_t row_stride_bytes;
   std::int64_t block_bytes;  // of the plane
+  std::int64_t codes_at;     // where in a block the codes begin that are read
+  std::int32_t terms_bytes;  // of the numbers behind them
+  bool is_coarse;            // they are the coarse copy's
   std::uint32_t groups;      // of group_blocks blocks
   std::int32_t group_blocks;
-  std::int32_t fragments;        // of a block
-  std::int32_t pieces;           // stages that a group takes; more than one only where it is one block
-  std::int32_t piece_fragments;  // of a piece but the last
+  std::int32_t steps;  // of a block: groups of 32 codes, or coarse pairs of them
+  std::int32_t step_bytes;
+  std::int32_t step_words;   // of the query's columns
+  std::int32_t pieces;       // stages that a group takes; more than one only where it is one block
+  std::int32_t piece_steps;  // of a piece but the last
+  std::int32_t unit_bytes;   // of a stage, for each block
   std::int32_t stage_bytes;
   std::int32_t stages;  // of a warp
   std::int32_t ring_bytes;
@@ -46,6 +62,9 @@ struct certified_args : scan_search {
   std::uint32_t near_survivors;  // in shared memory; the rest spills
   std::uint32_t pressure;        // survivors after which the threshold is raised out of turn
   std::uint32_t refresh_draws;   // after so many it is raised anyway
+  std::uint32_t last_refresh;    // draws after which nothing is raised any more
+  std::uint32_t last_pressed;    // the same where many rows survived
+  std::uint32_t score_draws;     // by scores after so many, and after a third, a ninth, .. of them; 0: never
   float inline_query[kScanParameterDim];
 };
 
@@ -57,6 +76,8 @@ struct alignas(16) certified_shared : scan_selection {
   double squares[kScanWarps];
   double residual_squares[kScanWarps];
   float largest[kScanWarps];
+  std::uint64_t slot_next[kScanWarps * kSlotsPerWarp];  // of every slot, the best upper end since scores were computed
+  std::uint64_t best_next[kMaxPublished];               // of sets of them
   core::query_terms terms;
   std::uint32_t survivor_count;
   std::uint32_t judged_survivors;  // how many there were when the filter was judged last
@@ -64,7 +85,14 @@ struct alignas(16) certified_shared : scan_selection {
   std::uint32_t reads_rows;  // the filter has been given up
   std::uint32_t rows_read;   // since
   std::uint32_t sample_judged;
+  std::uint32_t next_scores;  // draws after which the threshold is raised by scores again
 };
+
+/// Whether the threshold says something of the filter: that of coarse codes does after two rounds of scores.
+__device__ __forceinline__ bool may_judge(const certified_args& args, const certified_shared& shared) {
+  return args.score_draws == 0 || *reinterpret_cast<const volatile std::uint32_t*>(&shared.next_scores) >
+                                      kScoreGrowth * kScoreGrowth * first_scores(args.score_draws);
+}
 
 __device__ __forceinline__ bool reads_rows(const certified_shared& shared) {
   return *reinterpret_cast<const volatile std::uint32_t*>(&shared.reads_rows) != 0;
@@ -105,7 +133,7 @@ __device__ __forceinline__ double sum_of_block(double value, double* sums) {
   return sum;
 }
 
-/// The query's codes as columns of a product, high parts and low parts by turns, and its terms. A query that cannot be
+/// The query's codes as columns of products, high parts and low parts by turns, and its terms. A query that cannot be
 /// certified gets terms that let every row survive.
 __device__ __forceinline__ void encode_query(const certified_args& args, certified_shared& shared, const float* query,
                                              std::uint32_t* columns) {
@@ -128,7 +156,7 @@ __device__ __forceinline__ void encode_query(const certified_args& args, certifi
   const float inverse = core::inverse_scale(scale);
   double residual_squares = 0.0;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < args.fragments * 8; i += kScanThreads) {  // four elements
+  for (int i = threadIdx.x; i < args.steps * args.step_words / 2; i += kScanThreads) {  // four elements
     std::uint32_t high = 0;
     std::uint32_t low = 0;
 #pragma unroll
@@ -162,14 +190,29 @@ __device__ __forceinline__ void encode_query(const certified_args& args, certifi
 
 // ---- the filter
 
-/// Adds the products of 16 rows' fragments with the query: to sums 0 and 1 those of row lane / 4 with high and low
-/// parts, to 2 and 3 those of row lane / 4 + 8. The columns repeat, so that all lanes of a row have them.
-__device__ __forceinline__ void multiply_fragments(const unsigned char* codes, const std::uint32_t* columns, int count,
-                                                   int lane, std::int32_t (&sums)[4]) {
+/// Adds the products of 16 rows' codes with the query: to sums 0 and 1 those of row lane / 4 with high and low parts,
+/// to 2 and 3 those of row lane / 4 + 8. The columns repeat, so that all lanes of a row have them.
+__device__ __forceinline__ void multiply_groups(const unsigned char* codes, const std::uint32_t* columns, int count,
+                                                int lane, std::int32_t (&sums)[4]) {
   const auto* rows = reinterpret_cast<const uint4*>(codes) + lane;
   const auto* query = reinterpret_cast<const uint2*>(columns) + lane / 4 % 2 * 4 + lane % 4;
 #pragma unroll 4
   for (int i = 0; i < count; i++) multiply_codes(rows[i * kWarp], query[i * (kColumnWords / 2)], sums);
+}
+
+/// The same of pairs of a coarse copy.
+__device__ __forceinline__ void multiply_pairs(const unsigned char* codes, const std::uint32_t* columns, int count,
+                                               int lane, std::int32_t (&sums)[4]) {
+  using core::fragment_layout;
+  const auto* query = reinterpret_cast<const uint2*>(columns) + lane / 4 % 2 * 4 + lane % 4;
+#pragma unroll 4  // by three, nvcc 13.0 takes no care of the rest
+  for (int i = 0; i < count; i++) {
+    const unsigned char* pair = codes + i * fragment_layout::kPairBytes;
+    const uint4 words = reinterpret_cast<const uint4*>(pair)[lane];
+    const uint2 thirds = reinterpret_cast<const uint2*>(pair + fragment_layout::kThirdWordsAt)[lane];
+    multiply_codes(coarse_codes_of_first(words), query[i * kColumnWords], sums);
+    multiply_codes(coarse_codes_of_second(words, thirds), query[i * kColumnWords + kColumnWords / 2], sums);
+  }
 }
 
 /// The keys of an interval's ends; none, and the best, where nothing is known.
@@ -195,8 +238,8 @@ __device__ __forceinline__ int slot_of(std::int64_t position) {
 }
 
 /// Enters a key among the best of its row's slot. Of two lanes that enter at once either may win.
-__device__ __forceinline__ void enter_best(certified_shared& shared, std::int64_t position, std::uint64_t key) {
-  volatile std::uint64_t* best = shared.slot_best + threadIdx.x / kWarp * core::kPlaneRows + slot_of(position);
+__device__ __forceinline__ void enter_best(std::uint64_t* slots, std::int64_t position, std::uint64_t key) {
+  volatile std::uint64_t* best = slots + threadIdx.x / kWarp * core::kPlaneRows + slot_of(position);
   if (key > *best) *best = key;
 }
 
@@ -225,7 +268,10 @@ __device__ __forceinline__ std::uint32_t filter_rows(const certified_args& args,
   at = __shfl_sync(kFullWarp, at, 0);
   if (survives) {
     survivors_of(args, shared)[at + __popc(surviving & ((1u << lane) - 1))] = high;
-    if (keys.low != core::kNanKey) enter_best(shared, row, core::row_key(keys.low, position));
+    if (keys.low != core::kNanKey) {
+      enter_best(shared.slot_best, row, core::row_key(keys.low, position));
+      if (args.score_draws != 0) enter_best(shared.slot_next, row, high);
+    }
   }
   return at + __popc(surviving);
 }
@@ -239,7 +285,7 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
   std::uint32_t draws = 0;
   std::uint32_t from = 0;
   std::uint32_t to = 0;
-  if (lane == 0) {
+  if (lane == 0 && may_judge(args, shared)) {
     draws = *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw);
     from = *reinterpret_cast<volatile std::uint32_t*>(&shared.judged_survivors);
     to = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
@@ -264,9 +310,11 @@ __device__ __forceinline__ void judge_filter(const certified_args& args, certifi
 
 /// Looks at the block's first rows, once there is a threshold that was made from them: those of a good filter reach it
 /// in few per cent of all cases, whatever is still to come. One warp, once.
-__device__ __forceinline__ void judge_sample(const certified_args& args, certified_shared& shared, int lane) {
+__device__ __forceinline__ void judge_sample(const certified_args& args, certified_shared& shared, int lane,
+                                             std::uint32_t primed) {
   std::uint32_t sample = 0;
-  if (lane == 0 && threshold_of(shared) != 0 &&
+  if (lane == 0 && threshold_of(shared) != 0 && may_judge(args, shared) &&
+      *reinterpret_cast<volatile std::uint32_t*>(&shared.next_draw) >= kDrawsToPublish * primed &&
       *reinterpret_cast<volatile std::uint32_t*>(&shared.sample_judged) == 0 &&
       atomicExch(&shared.sample_judged, 1u) == 0)
     sample = *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count);
@@ -284,10 +332,10 @@ __device__ __forceinline__ void judge_sample(const certified_args& args, certifi
 
 // ---- scores
 
-/// Scores up to kRowsAtOnce rows: the survivors in `list`, or the rows from `first` on if it is null. Those that reach
-/// the threshold go to the block's list. One warp. @returns how many keys that has, if it has any of these, else 0.
+/// Scores up to kRowsAtOnce rows: those of the keys in `list`, or the rows from `first` on if it is null. One warp.
+/// @returns the key of a row's score in the lane that leads the row; 0 in others.
 template <element_type E, bool L2>
-__device__ __noinline__ std::uint32_t score_rows(const certified_args& args, certified_shared& shared,
+__device__ __noinline__ std::uint64_t scored_key(const certified_args& args, const certified_shared& shared,
                                                  const float* query, const std::uint64_t* list, std::int64_t first,
                                                  int count) {
   const int lane = threadIdx.x % kWarp;
@@ -305,12 +353,56 @@ __device__ __noinline__ std::uint32_t score_rows(const certified_args& args, cer
   sums_from_global<E, L2>(rows, args.row_stride_bytes, reinterpret_cast<const float4*>(query), lane, sums);
   const float score = score_of(finish_sums<kLanesPerRow<E>, kRowsPerLane<E>>(sums, lane), args.by,
                                shared.query_inverse_norm, inverse_norm);
-  const std::uint64_t key = core::row_key(core::score_key(score, args.by), static_cast<std::uint32_t>(position));
-  if (!leads_scored_row<E>(lane) || mine >= count || key < threshold_of(shared)) return 0;
+  if (!leads_scored_row<E>(lane) || mine >= count) return 0;
+  return core::row_key(core::score_key(score, args.by), static_cast<std::uint32_t>(position));
+}
+
+/// The same; those that reach the threshold go to the block's list. @returns how many keys that has, if it has any of
+/// these, else 0.
+template <element_type E, bool L2>
+__device__ __forceinline__ std::uint32_t score_rows(const certified_args& args, certified_shared& shared,
+                                                    const float* query, const std::uint64_t* list, std::int64_t first,
+                                                    int count) {
+  const std::uint64_t key = scored_key<E, L2>(args, shared, query, list, first, count);
+  if (key == 0 || key < threshold_of(shared)) return 0;
   const std::uint32_t at = atomicAdd(&shared.list_count, 1u);
   list_of(args, shared)[at] = key;
-  enter_best(shared, position, key);
+  enter_best(shared.slot_best, core::position_of(key), key);
   return at + 1;
+}
+
+/// Scores the rows with the best upper ends of the block's sets, for the threshold alone: a score is a much better
+/// lower end than that of coarse codes. They stay survivors. One warp, which holds the refresh.
+template <element_type E, bool L2>
+__device__ __forceinline__ void score_best(const certified_args& args, certified_shared& shared, const float* query,
+                                           int lane, std::uint32_t since) {
+  volatile std::uint64_t* next = shared.slot_next;
+  std::uint64_t key = 0;
+#pragma unroll 2
+  for (int i = lane; i < args.warps * core::kPlaneRows; i += kWarp) {
+    key = max(key, next[i]);
+    next[i] = 0;
+  }
+#pragma unroll 1
+  for (int offset = kWarp / 2; offset >= args.sets; offset /= 2)
+    key = max(key, __shfl_xor_sync(kFullWarp, key, offset));
+  const bool counts = lane < args.sets && key != 0 && key >= threshold_of(shared);
+  const unsigned counting = __ballot_sync(kFullWarp, counts);
+  if (counts) shared.best_next[__popc(counting & ((1u << lane) - 1))] = key;
+  __syncwarp();
+  const int count = __popc(counting);
+#pragma unroll 1
+  for (int i = 0; i < count; i += kRowsAtOnce<E>) {
+    const std::uint64_t scored =
+        scored_key<E, L2>(args, shared, query, shared.best_next + i, 0, min(count - i, kRowsAtOnce<E>));
+    if (scored != 0) enter_best(shared.slot_best, core::position_of(scored), scored);
+  }
+  if (lane == 0 && since > 0) {
+    const std::uint32_t later = since * kScoreGrowth;
+    const bool is_last = since >= args.score_draws;
+    *const_cast<volatile std::uint32_t*>(&shared.next_scores) = is_last ? ~0u : min(later, args.score_draws);
+  }
+  __syncwarp();
 }
 
 }  // namespace shortlist::cuda

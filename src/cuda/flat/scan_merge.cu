@@ -136,7 +136,8 @@ __device__ __noinline__ std::uint64_t published_cut(const merge_args& args, merg
     keys[i] = rehearsal ? rehearsed_key(i) : key;
   }
   __syncthreads();
-  const std::uint64_t cut = block_cut<kThreads>(keys, published, args.k, slack_of(args.k), shared.select);
+  const std::uint32_t wanted = published_keys_of(args.k, args.rows_per_key);
+  const std::uint64_t cut = block_cut<kThreads>(keys, published, wanted, slack_of(wanted), shared.select);
   __syncthreads();  // `keys` are read no more
   return cut;
 }

@@ -30,7 +30,8 @@ struct merge_args {
   std::uint32_t* done_word;
   std::uint32_t done_value;
   std::int32_t blocks;
-  std::int32_t publish;  ///< keys a block publishes
+  std::int32_t publish;       ///< keys a block publishes
+  std::int32_t rows_per_key;  ///< that each of them stands for
   std::int32_t k;
   std::int32_t slot_capacity;
   bool is_long;  ///< a scan of so many rows that its threshold is nearly the last cut
@@ -57,6 +58,11 @@ struct merge_launch {
 
 /// How far beyond k a cut may reach where it only shortens lists: it is found in a few steps then.
 __device__ __forceinline__ std::uint32_t slack_of(std::uint32_t k) { return k / 8 + 2; }
+
+/// How many keys, each of which stands for so many rows, stand for k.
+__device__ __forceinline__ std::uint32_t published_keys_of(std::uint32_t k, std::uint32_t rows_per_key) {
+  return (k + rows_per_key - 1) / rows_per_key;
+}
 
 __device__ __forceinline__ std::uint64_t published_key(const unsigned long long* published, int publish, int i) {
   const int block = i >> (31 - __clz(publish));  // publish is a power of two

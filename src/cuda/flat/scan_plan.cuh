@@ -23,6 +23,18 @@ struct scan_workspace {
   std::int64_t bytes_with_spill(std::int64_t keys) const { return spill + (keys * 8 + 255) / 256 * 256; }
 };
 
+/// Keys that a block publishes, and the sets of its row slots that they are made from: twice as many sets in all as
+/// results, or a threshold from them would be far from the k-th best; but few keys, since a block's end may have to
+/// wait for whoever reads all of them.
+struct publishing {
+  std::int32_t keys;
+  std::int32_t sets;
+};
+constexpr publishing publishing_of(std::int64_t k) {
+  if (k <= 16) return {2, 2};
+  return {4, k <= 256 ? 4 : k <= 512 ? 8 : kMaxPublished};
+}
+
 inline std::int64_t slot_capacity_of(std::int64_t k) { return 2 * k + kScanThreads; }
 
 inline scan_workspace layout_of(std::int64_t k, int blocks) {
@@ -50,7 +62,8 @@ inline scan_search search_of(void* workspace, const core::flat_corpus& corpus, c
   search.count = static_cast<std::uint32_t>(corpus.count);
   search.dim = static_cast<std::int32_t>(corpus.dim);
   search.k = static_cast<std::int32_t>(request.k);
-  search.publish = request.k <= 16 ? 2 : request.k <= 128 ? 4 : kMaxPublished;
+  search.publish = publishing_of(request.k).keys;
+  search.sets = publishing_of(request.k).sets;
   search.slot_capacity = static_cast<std::int32_t>(slot_capacity_of(request.k));
   search.by = corpus.metric;
   return search;
@@ -69,6 +82,7 @@ inline merge_args merge_of(const scan_search& search, const core::flat_corpus& c
           .done_value = done.value,
           .blocks = blocks,
           .publish = search.publish,
+          .rows_per_key = search.sets / search.publish,
           .k = search.k,
           .slot_capacity = search.slot_capacity,
           .is_long = search.count >= kLongScan,

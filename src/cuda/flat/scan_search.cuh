@@ -31,6 +31,7 @@ struct scan_search {
   std::int32_t dim;
   std::int32_t k;
   std::int32_t publish;    ///< keys a block publishes, a power of two
+  std::int32_t sets;       ///< of its row slots that they are made from: as many, or 2 or 4 times as many
   std::int32_t warps;      ///< warps that scan; the others only help at the end
   std::int32_t warp_rows;  ///< rows that a warp holds at once
   std::int32_t slot_capacity;
@@ -91,8 +92,10 @@ __device__ __forceinline__ block_list list_of(const scan_search& args, scan_sele
 
 // ---- the threshold
 
-/// Publishes, for each of the block's `publish` sets of row slots, the best key seen. A key belongs to one set only,
-/// and a set's best only rises, so that readers never count a row twice, whenever they look. One warp.
+/// Publishes what the best keys of the block's sets of row slots say: each of them, or, where there are more sets than
+/// published keys, every second or fourth in their order, which then stands for as many rows. A row's key belongs to
+/// one set only, and a set's best only rises, and so do these: readers never count a row twice, whenever they look. One
+/// warp.
 __device__ __forceinline__ void publish_best(const scan_search& args, const scan_selection& shared, int lane) {
   const volatile std::uint64_t* best = shared.slot_best;
   const int slots = args.warps * args.warp_rows;
@@ -100,16 +103,27 @@ __device__ __forceinline__ void publish_best(const scan_search& args, const scan
 #pragma unroll 2
   for (int i = lane; i < slots; i += kWarp) key = max(key, best[i]);
 #pragma unroll 1
-  for (int offset = kWarp / 2; offset >= args.publish; offset /= 2)
+  for (int offset = kWarp / 2; offset >= args.sets; offset /= 2)
     key = max(key, __shfl_xor_sync(kFullWarp, key, offset));
   volatile unsigned long long* mine = args.published + blockIdx.x * kMaxPublished;
-  if (lane < args.publish) mine[lane] = key;
+  if (args.sets == args.publish) {
+    if (lane < args.publish) mine[lane] = key;
+    return;
+  }
+  int before = 0;  // better ones
+#pragma unroll 4
+  for (int other = 0; other < args.sets; other++) {
+    const std::uint64_t theirs = __shfl_sync(kFullWarp, key, other);
+    before += theirs > key || (theirs == key && other < lane);
+  }
+  const int rows = args.sets / args.publish;
+  if (lane < args.sets && (before + 1) % rows == 0) mine[before / rows] = key;
 }
 
-/// A threshold that at least k of the published keys reach; 0 if fewer than k are published. One warp.
+/// A threshold that at least k of the rows reach that published keys stand for; 0 if they are fewer. One warp.
 __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, scan_selection& shared, int lane) {
   const int n = gridDim.x * args.publish;
-  const std::uint32_t k = args.k;
+  const std::uint32_t k = published_keys_of(args.k, args.sets / args.publish);
   std::uint64_t* keys = shared.published;
   std::uint32_t there = 0;
   unsigned long long smallest = ~0ull;
@@ -138,14 +152,20 @@ __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, 
   });
 }
 
+struct nothing_before {
+  __device__ void operator()() const {}
+};
+
 /// Publishes the block's best keys and, if `raise`, lifts the common threshold. One warp at a time; others go on.
-/// `appended()` is how many keys the block's lists hold. @returns whether this warp did it.
-template <class Appended>
+/// `appended()` is how many keys the block's lists hold; `before()` is called by the warp that does it. @returns
+/// whether this warp did.
+template <class Appended, class Before = nothing_before>
 __device__ __forceinline__ bool refresh_threshold(const scan_search& args, scan_selection& shared, int lane, bool raise,
-                                                  Appended appended) {
+                                                  Appended appended, Before before = {}) {
   int free = 1;
   if (lane == 0) free = atomicCAS(&shared.refresh_lock, 0u, 1u) == 0u;
   if (!__shfl_sync(kFullWarp, free, 0)) return false;
+  before();
   publish_best(args, shared, lane);
   __syncwarp();
   const std::uint64_t threshold = raise ? published_cut(args, shared, lane) : 0;
