@@ -81,7 +81,7 @@ class workspace {
 struct memory_use {
   std::int64_t rows_bytes = 0;          ///< rows, reserved space included
   std::int64_t host_rows_bytes = 0;     ///< of those, what lies in the host's memory beside a GPU: all or nothing
-  std::int64_t planes_bytes = 0;        ///< the int8 plane, reserved space included
+  std::int64_t planes_bytes = 0;        ///< the int8 plane, on GPUs its coarse copy too, reserved space included
   std::int64_t norms_bytes = 0;         ///< one fp32 a row under cosine
   std::int64_t ids_bytes = 0;           ///< on host and device, only if ids were given
   std::int64_t workspaces_bytes = 0;    ///< scratch of pooled searches, staging included

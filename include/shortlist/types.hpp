@@ -27,7 +27,8 @@ enum class metric : std::uint8_t { inner_product, cosine, l2 };
 /// return the same bits; see docs/certified.md.
 enum class storage : std::uint8_t {
   full,           ///< the rows, on the device
-  int8_and_full,  ///< a plane and the rows, both on the device
+  int8_and_full,  ///< a plane and the rows, both on the device; on GPUs the plane has a copy of six bits an element,
+                  ///< too
   int8_and_host,  ///< a plane on the device, the rows in pinned host memory; on the CPU the same as int8_and_full
 };
 

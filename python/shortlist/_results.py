@@ -53,7 +53,7 @@ class MemoryUse(NamedTuple):
     host_rows_bytes: int
     """Of those, what lies in the host's memory beside a GPU: all or nothing."""
     planes_bytes: int
-    """Of the int8 copy, where `storage` asks for one."""
+    """Of the int8 copy, and on GPUs that of six bits, where `storage` asks for one."""
     norms_bytes: int
     ids_bytes: int
     workspaces_bytes: int

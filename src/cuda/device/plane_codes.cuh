@@ -1,7 +1,7 @@
 // Codes of a plane's coarse copy as products take them: see core::fragment_layout.
 //
-// A pair of 64 codes becomes the left sides of two products of 16 rows by 32 codes, of which lane 4 g + t gives words w0
-// of rows g and g + 8, then w1 of both; then w2 and w3.
+// A pair of 64 codes becomes the left sides of two products of 16 rows by 32 codes, of which lane 4 g + t gives words
+// w0 of rows g and g + 8, then w1 of both; then w2 and w3.
 #pragma once
 
 #include <cstdint>

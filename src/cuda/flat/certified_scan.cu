@@ -16,7 +16,8 @@
 // Limit: bytes of the plane over read bandwidth; measured share: see docs/kernels.md.
 // History, 1M x 1024, k 8, host to host, us on an H200: stages of half a block of rows 262 -> the last quarter of the
 // rows drawn by all blocks in common 268, taken back -> copies that begin at whole lines 256 -> the published keys
-// loaded by twelves 255. All-equal rows, 1M x 768, k 100: 946 -> 851 since the first threshold judges the filter.
+// loaded by twelves 255 -> six bits an element instead of eight 206. All-equal rows, 1M x 768, k 100: 946 -> 851 since
+// the first threshold judges the filter.
 #include <algorithm>
 #include <optional>
 
@@ -324,6 +325,8 @@ ring_shape choose_ring(const plane_part& part, std::int64_t ring_bytes) {
 /// Rows that spills may hold beyond all: those of a group a block.
 constexpr std::int64_t kSpillSlack = 2048;
 constexpr std::int64_t kRefreshes = 16;  // of the threshold, at least
+// Nothing is raised in the last draws of a long scan, so many for each key that a block publishes: all would wait for
+// it.
 constexpr std::int64_t kDrawsPerPublished = 8;
 constexpr std::int64_t kLongDraws = 256;
 constexpr std::int64_t kCountersBytes = 256;
@@ -406,7 +409,6 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
       static_cast<std::uint32_t>(std::min<std::int64_t>(forced.value_or(kNearSurvivors), kNearSurvivors));
   args.pressure = std::min(args.near_survivors, kPressure);
   args.refresh_draws = static_cast<std::uint32_t>(std::clamp<std::int64_t>(draws / kRefreshes, 16, 1024));
-  // To raise a threshold takes the time of so many draws.
   const std::int64_t primed = ring.warps * ((ring.stages + ring.pieces - 1) / ring.pieces);
   const bool is_long = draws >= kLongDraws;
   const std::int64_t raising = is_long ? std::max(primed, kDrawsPerPublished * search.publish) : primed;
