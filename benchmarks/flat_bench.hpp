@@ -54,6 +54,9 @@ class flat_bench {
   /// Milliseconds of one read of the rows, at the bandwidth that this device shows for so many bytes.
   double limit_ms(gpu_clock* gpu);
 
+  /// What the plan says that a search reads of the plane.
+  std::int64_t plane_bytes(std::int64_t queries, std::int64_t k) const;
+
   /// Host to host. Adds a record unless it is not wanted. Where the index has a plane, bytes and limit are the plane's
   /// unless rows are asked for, and the record tells how many rows survived its filter.
   void host(std::int64_t queries, std::int64_t k, const std::string& work, double limit_ms,
@@ -82,8 +85,6 @@ class flat_bench {
  private:
   bool reads_plane() const { return index_.storage() != storage::full && through_ != through::rows; }
   /// Adds the record of `time`: of the rows, or of the plane, with how many rows survive of some sets of queries.
-  /// What the plan says that a search reads of the plane.
-  std::int64_t plane_bytes(std::int64_t queries, std::int64_t k) const;
   void add(const std::string& work, const timing& time, double limit_ms, std::int64_t queries, std::int64_t k,
            nlohmann::ordered_json fields, const nlohmann::ordered_json& more);
   /// Fails unless every list is the one that a search of all rows gives.

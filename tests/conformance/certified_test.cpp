@@ -159,6 +159,33 @@ TEST_F(OnGpu, ABatchGoesOnForTheQueriesThatAreNotGivenUp) {
   }
 }
 
+// So many rows that the threshold of coarse codes is raised by scores a few times; their bounds are loose enough for
+// many results, and tight for few.
+TEST_F(OnGpu, ALongScanOfCoarseCodesLosesNothing) {
+  constexpr std::int64_t kRows = 220'000;
+  constexpr std::int64_t kQueries = 3;
+  for (const char* distribution : {"normal", "ascending"}) {
+    const dataset data = make_dataset(element_type::f16, distribution, kRows, 512, kQueries, 47);
+    for (const metric by : kMetrics) {
+      flat_index index(where_, {.dim = data.dim, .metric = by, .type = data.type, .storage = storage::int8_and_full});
+      index.add(data.row_view());
+      for (const std::int64_t k : {1, 10, 300, 1000}) {
+        for (std::int64_t q = 0; q < kQueries; ++q) {
+          const auto search = [&](const char* algorithm) {
+            const forced_algorithm forced(algorithm);
+            return index.search(part_of(data, q, 1), {.k = k});
+          };
+          const search_result full = search("scan");
+          for (const char* algorithm : {"certified_coarse", "plan"}) {
+            EXPECT_EQ(first_difference(search(algorithm), full), "")
+                << fmt::format("{} {} {} query {}, k {}", distribution, to_string(by), algorithm, q, k);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Rows in host memory: added from both sides, grown, read back, and told apart in memory().
 TEST_F(OnGpu, RowsInHostMemoryAreThoseThatWereAdded) {
   for (const element_type type : {element_type::f32, element_type::f16, element_type::bf16}) {
