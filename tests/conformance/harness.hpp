@@ -44,7 +44,7 @@ struct way {
   std::string isa;        ///< on the CPU, else "-"
   std::string algorithm;  ///< "scan", "tiles", "certified" (of an index with a plane), "certified_overflow" (the same,
                           ///< with lists of survivors that fill all the time), "certified_coarse" (on a GPU, one query
-                          ///< by the coarse part of the codes), or "plan" for what the library chooses; with "_host"
+                          ///< by the plane's coarse copy), or "plan" for what the library chooses; with "_host"
                           ///< behind it, of an index whose rows lie in host memory
   std::string path;       ///< "host", "stream" (data on the device, added from there) or "workspace"
 };

@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
   auto* columns = reinterpret_cast<std::uint32_t*>(query + padded_dim);
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
-  const std::uint32_t primed = args.warps * ((args.stages + args.pieces - 1) / args.pieces);
+  const std::uint32_t primed = primed_draws(args.warps, args.stages, args.pieces);
 
   clear_selection(shared, reinterpret_cast<std::uint64_t*>(columns + args.steps * args.step_words), primed);
   for (int i = threadIdx.x; i < kScanWarps * kSlotsPerWarp; i += kScanThreads) shared.slot_next[i] = 0;
@@ -409,7 +409,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
       static_cast<std::uint32_t>(std::min<std::int64_t>(forced.value_or(kNearSurvivors), kNearSurvivors));
   args.pressure = std::min(args.near_survivors, kPressure);
   args.refresh_draws = static_cast<std::uint32_t>(std::clamp<std::int64_t>(draws / kRefreshes, 16, 1024));
-  const std::int64_t primed = ring.warps * ((ring.stages + ring.pieces - 1) / ring.pieces);
+  const std::int64_t primed = primed_draws(ring.warps, ring.stages, ring.pieces);
   const bool is_long = draws >= kLongDraws;
   const std::int64_t raising = is_long ? std::max(primed, kDrawsPerPublished * search.publish) : primed;
   args.last_refresh = static_cast<std::uint32_t>(std::max<std::int64_t>(0, draws - raising));

@@ -68,6 +68,11 @@ struct certified_args : scan_search {
   float inline_query[kScanParameterDim];
 };
 
+/// Draws of a block that its warps make before they scan: one for each group that their stages begin with.
+__host__ __device__ constexpr int primed_draws(int warps, int stages, int pieces) {
+  return warps * ((stages + pieces - 1) / pieces);
+}
+
 /// What a block keeps in shared memory, behind the ring of stages and before the query.
 struct alignas(16) certified_shared : scan_selection {
   std::uint64_t survivors[kNearSurvivors];  // key of the interval's upper end, and position

@@ -47,7 +47,7 @@ __device__ __forceinline__ double sum_of_warp(double value) {
 
 __device__ __forceinline__ void add_square(double& sum, double value) { sum += value * value; }
 
-/// @param terms where in a block they lie
+/// @param terms_at where in a block they lie
 __device__ __forceinline__ void write_terms(const plane_args& args, std::int64_t row, std::int64_t terms_at,
                                             const core::plane_row& terms, float inverse_norm) {
   auto* to = reinterpret_cast<float*>(args.plane + row / core::kPlaneRows * args.block_bytes + terms_at) +
