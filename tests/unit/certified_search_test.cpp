@@ -131,6 +131,28 @@ TEST(certified_index, memory_tells_what_the_plane_takes) {
   }
 }
 
+TEST(certified_index, slots_that_share_queries_out_find_what_one_does) {
+  // From twice 128 queries on, cores begin with queries of their own; 300 are a group of 256 and one of 44. Lists of a
+  // k of 40 are cut by bytes where there are byte codes, those of 200 are not.
+  const matrix rows = normal(6000, 50, 21);
+  const matrix queries = normal(300, 50, 22);
+  for (const metric by : kMetrics) {
+    const flat_index index = index_of(rows, by);
+    for (const std::int64_t k : {std::int64_t{1}, std::int64_t{40}, std::int64_t{200}}) {
+      search_result expected;
+      {
+        const environment_value forced(kForce, "scan");
+        expected = index.search(queries.view(), {.k = k});
+      }
+      const environment_value forced(kForce, "certified");
+      search_stats stats;
+      expect_same(index.search(queries.view(), {.k = k, .stats = &stats}), expected, "k " + std::to_string(k));
+      EXPECT_EQ(stats.certified_queries, 300);
+      EXPECT_GE(stats.survivors, 300 * k);
+    }
+  }
+}
+
 TEST(certified_index, rows_added_in_any_number_of_calls_give_the_same_plane) {
   const environment_value forced(kForce, "certified");
   const matrix rows = normal(1000, 37, 2);

@@ -11,6 +11,7 @@
 #include "cpu/flat/certified.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -31,12 +32,16 @@
 namespace shortlist::cpu {
 namespace {
 
+/// Slots share the queries out where each takes so many at least, since a query's threshold is the better the fewer
+/// slots look for it; with fewer queries a plane's bytes would come too often.
+constexpr std::int64_t kQueriesOfShare = 128;
+constexpr std::int64_t kMaxShares = kMaxGroup / kQueriesOfShare;
 /// Blocks of a chunk: large enough to stream, small enough that all cores finish together.
 constexpr std::int64_t kMaxChunkBlocks = 64;
 constexpr std::int64_t kChunksPerSlot = 16;
 /// Room for survivors: a list that is pruned to half of it or less is worth going on with.
 constexpr std::int64_t kSurvivorsPerK = 8;
-constexpr std::int64_t kMinSurvivors = 2048;
+constexpr std::int64_t kMinSurvivors = 4096;
 /// A list is pruned for the first time at so many: early, so that a threshold is there.
 constexpr std::int64_t kFirstPrunePerK = 4;
 constexpr std::int64_t kMinFirstPrune = 256;
@@ -44,8 +49,8 @@ constexpr std::int64_t kMinFirstPrune = 256;
 /// filter, costs as much as reading all rows.
 constexpr std::int64_t kJudgedRows = 1024;
 constexpr std::int64_t kGiveUpShare = 4;
-/// Scattered rows that are fetched ahead of the one that is scored.
-constexpr std::int64_t kRowsAhead = 2;
+/// Rows whose scores are computed at a time: as many as a vector's lanes.
+constexpr std::int64_t kScoredTogether = 16;
 
 constexpr std::int64_t kSurvivorBytes = sizeof(survivor);
 
@@ -70,6 +75,13 @@ struct shared_query {
   std::atomic<std::uint32_t> threshold{core::kNanKey};  ///< a key that at least k rows reach
   std::atomic<bool> given_up{false};
   std::atomic<std::int64_t> scored{0};  ///< rows
+};
+
+/// Queries [begin, end) of a group, which some slots begin with.
+struct query_share {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::atomic<std::int64_t> next{0};  ///< chunk of rows
 };
 
 /// A slot's list of one query.
@@ -114,6 +126,19 @@ bool by_rank(const survivor& a, const survivor& b) {
   return core::row_key(a.low, a.position) > core::row_key(b.low, b.position);
 }
 
+/// Brings rows that are wanted to the front, without branches, which would be mispredicted. @returns how many are.
+template <class Wanted>
+std::int64_t bring_forward(survivor* rows, std::int64_t count, const Wanted& wanted) {
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const survivor row = rows[i];
+    rows[i] = rows[found];
+    rows[found] = row;
+    found += wanted(row) ? 1 : 0;
+  }
+  return found;
+}
+
 /// One group of queries at a time over all rows.
 class certified_searcher {
  public:
@@ -132,6 +157,9 @@ class certified_searcher {
 
  private:
   const float* query_at(std::int64_t query) const { return request_.queries + query * request_.query_stride; }
+  const std::byte* row_at(std::int64_t position) const {
+    return static_cast<const std::byte*>(corpus_.rows) + position * corpus_.row_stride_bytes;
+  }
   shared_query& shared_at(std::int64_t q) const { return shared_[q]; }
   slot_list& list_at(std::int64_t slot, std::int64_t q) const { return lists_[slot * group_ + q]; }
   float* padded_query_at(std::int64_t slot) const { return memory_.query.as<float>() + slot * padded_dim(corpus_.dim); }
@@ -141,12 +169,15 @@ class certified_searcher {
   void encode_queries(std::int64_t first);
   void pad_query(std::int64_t query, float* padded) const;
   void filter_all(std::int64_t first);
-  void filter_chunk(std::int64_t slot, std::int64_t first, std::int64_t first_row, std::int64_t end_row);
-  void filter_chunk_of_one(std::int64_t slot, std::int64_t first, std::int64_t first_row, std::int64_t end_row);
+  void filter_chunk(std::int64_t slot, std::int64_t first, const query_share& share, std::int64_t first_row,
+                    std::int64_t end_row);
+  void filter_chunk_of_one(std::int64_t slot, std::int64_t first, const query_share&, std::int64_t first_row,
+                           std::int64_t end_row);
   void raise_threshold(slot_list& list, shared_query& shared) const;
   void make_room(std::int64_t slot, std::int64_t first, std::int64_t q);
   void score_list(std::int64_t slot, std::int64_t query, std::int64_t q, slot_list& list) const;
-  void score_rows(const float* padded, float query_inverse_norm, survivor* rows, std::int64_t count) const;
+  std::int64_t score_rows(const float* padded, float query_inverse_norm, survivor* rows, std::int64_t count,
+                          std::int64_t known) const;
   void finish(std::int64_t slot, std::int64_t first, std::int64_t q);
   void answer_given_up(std::int64_t first);
 
@@ -174,7 +205,8 @@ void certified_searcher::prepare(std::int64_t slots, std::int64_t group) {
   slots_ = slots;
   group_ = group;
   width_ = group == 1 ? 1 : filter_.tile_queries;
-  by_bytes_ = group > 1 && k_ <= filter_.byte_codes_max_k && filter_.filter_block_by_bytes[metric_] != nullptr;
+  by_bytes_ =
+      group > 1 && k_ * corpus_.dim <= filter_.byte_codes_max_work && filter_.filter_block_by_bytes[metric_] != nullptr;
   const std::int64_t padded_group = round_up(group, kMaxFilterQueries);
   filters_ = memory_.filters.as<filter_query>();
   std::uninitialized_default_construct_n(filters_, padded_group);
@@ -245,9 +277,14 @@ void certified_searcher::encode_queries(std::int64_t first) {
 /// Takes the k-th best lower end of the list as its threshold, or a better one that another slot has found.
 void certified_searcher::raise_threshold(slot_list& list, shared_query& shared) const {
   std::uint32_t threshold = shared.threshold.load(std::memory_order_relaxed);
-  if (list.found.size >= k_) {
-    survivor* kth = list.found.rows + k_ - 1;
-    std::nth_element(list.found.rows, kth, list.found.rows + list.found.size, by_low);
+  // Only rows with a lower end of at least what is known can raise it: those of the k that it was made from, and new
+  // ones.
+  survivor* rows = list.found.rows;
+  const std::int64_t certain =
+      bring_forward(rows, list.found.size, [&](const survivor& row) { return row.low >= threshold; });
+  if (certain >= k_) {
+    survivor* kth = rows + k_ - 1;
+    std::nth_element(rows, kth, rows + certain, by_low);
     while (threshold < kth->low &&
            !shared.threshold.compare_exchange_weak(threshold, kth->low, std::memory_order_relaxed)) {
     }
@@ -255,9 +292,7 @@ void certified_searcher::raise_threshold(slot_list& list, shared_query& shared) 
   }
   if (threshold == core::kNanKey) return;  // no k rows are known to have a number for a score
   list.found.threshold = core::merit_of(core::score_from_key(threshold, corpus_.metric), corpus_.metric);
-  survivor* end = std::remove_if(list.found.rows, list.found.rows + list.found.size,
-                                 [&](const survivor& row) { return row.high < threshold; });
-  list.found.size = end - list.found.rows;
+  list.found.size = bring_forward(rows, list.found.size, [&](const survivor& row) { return row.high >= threshold; });
 }
 
 /// Prunes the list of query q of the group; if that does not help, scores it or gives the query up.
@@ -287,20 +322,9 @@ void certified_searcher::score_list(std::int64_t slot, std::int64_t query, std::
   pad_query(query, padded);
   survivor* rows = list.found.rows;
   std::sort(rows, rows + list.found.size, by_position);
-  // Those that were scored before have equal ends: what is left are runs of new ones.
-  for (std::int64_t begin = 0; begin < list.found.size;) {
-    std::int64_t end = begin + 1;
-    if (rows[begin].low == rows[begin].high) {
-      begin = end;
-      continue;
-    }
-    while (end < list.found.size && rows[end].low != rows[end].high &&
-           rows[end].position == rows[end - 1].position + 1 && end - begin < kBlockRows) {
-      ++end;
-    }
-    score_rows(padded, filters_[q].terms.inverse_norm, rows + begin, end - begin);
-    list.scored += end - begin;
-    begin = end;
+  for (std::int64_t i = 0; i < list.found.size; i += kScoredTogether) {
+    const std::int64_t count = std::min(kScoredTogether, list.found.size - i);
+    list.scored += score_rows(padded, filters_[q].terms.inverse_norm, rows + i, count, list.found.size - i);
   }
   if (list.found.size > k_) {
     std::nth_element(rows, rows + k_ - 1, rows + list.found.size, by_rank);
@@ -309,29 +333,42 @@ void certified_searcher::score_list(std::int64_t slot, std::int64_t query, std::
   raise_threshold(list, shared_at(q));
 }
 
-/// The keys of up to kBlockRows rows, the positions of which follow each other.
-void certified_searcher::score_rows(const float* padded, float query_inverse_norm, survivor* rows,
-                                    std::int64_t count) const {
-  const std::int64_t first = rows->position;
-  const row_span span = {static_cast<const std::byte*>(corpus_.rows) + first * corpus_.row_stride_bytes,
-                         corpus_.row_stride_bytes, count};
-  const auto kind = corpus_.metric == metric::l2 ? sum_kind::l2 : sum_kind::dot;
-  float sums[kBlockRows + kSumsSlack];
-  scores_.row_sums[static_cast<std::size_t>(corpus_.type)][static_cast<std::size_t>(kind)](padded, span, corpus_.dim,
-                                                                                           sums);
+/// The keys of the first `count` rows, at most kScoredTogether. Those whose ends are equal have theirs; of the others,
+/// it returns how many there were. Rows behind them, of `known` in all, are fetched.
+std::int64_t certified_searcher::score_rows(const float* padded, float query_inverse_norm, survivor* rows,
+                                            std::int64_t count, std::int64_t known) const {
+  const std::byte* at[kScoredTogether + kScatteredAhead];
+  std::int64_t which[kScoredTogether];
+  std::int64_t scored = 0;
+  std::int64_t fetched = 0;
   for (std::int64_t i = 0; i < count; ++i) {
+    if (rows[i].low == rows[i].high) continue;
+    which[scored] = i;
+    at[scored++] = row_at(rows[i].position);
+  }
+  if (scored == 0) return 0;
+  for (std::int64_t i = count; i < std::min(known, count + kScatteredAhead); ++i) {
+    if (rows[i].low != rows[i].high) at[scored + fetched++] = row_at(rows[i].position);
+  }
+  const auto kind = corpus_.metric == metric::l2 ? sum_kind::l2 : sum_kind::dot;
+  float sums[kScoredTogether + kSumsSlack];
+  scores_.scattered_sums[static_cast<std::size_t>(corpus_.type)][static_cast<std::size_t>(kind)](
+      padded, {at, scored, scored + fetched}, corpus_.dim, sums);
+  for (std::int64_t i = 0; i < scored; ++i) {
+    survivor& row = rows[which[i]];
     float score = sums[i];
     if (corpus_.metric == metric::cosine) {
-      score = core::cosine_score(score, query_inverse_norm, corpus_.inverse_norms[first + i]);
+      score = core::cosine_score(score, query_inverse_norm, corpus_.inverse_norms[row.position]);
     }
-    rows[i].low = rows[i].high = core::score_key(score, corpus_.metric);
+    row.low = row.high = core::score_key(score, corpus_.metric);
   }
+  return scored;
 }
 
 // ---- the filter
 
-void certified_searcher::filter_chunk_of_one(std::int64_t slot, std::int64_t first, std::int64_t first_row,
-                                             std::int64_t end_row) {
+void certified_searcher::filter_chunk_of_one(std::int64_t slot, std::int64_t first, const query_share&,
+                                             std::int64_t first_row, std::int64_t end_row) {
   slot_list& list = list_at(slot, 0);
   while (first_row < end_row) {
     if (shared_at(0).given_up.load(std::memory_order_relaxed)) return;
@@ -343,21 +380,21 @@ void certified_searcher::filter_chunk_of_one(std::int64_t slot, std::int64_t fir
   }
 }
 
-void certified_searcher::filter_chunk(std::int64_t slot, std::int64_t first, std::int64_t first_row,
-                                      std::int64_t end_row) {
-  const std::int64_t tiles = divide_up(group_, width_);
-  const std::int64_t share_bytes = round_up(divide_up(layout_.block_bytes(), tiles), kCacheLineBytes);
+void certified_searcher::filter_chunk(std::int64_t slot, std::int64_t first, const query_share& share,
+                                      std::int64_t first_row, std::int64_t end_row) {
+  const std::int64_t tiles = divide_up(share.end - share.begin, width_);
+  const std::int64_t ahead_bytes = round_up(divide_up(layout_.block_bytes(), tiles), kCacheLineBytes);
   const auto filter_block = by_bytes_ ? filter_.filter_block_by_bytes[metric_] : filter_.filter_block[metric_];
   survivor_list found[kMaxFilterQueries];
   for (std::int64_t row = first_row; row < end_row; row += core::kPlaneRows) {
     const plane_span block = blocks(row, std::min(row + core::kPlaneRows, end_row));
     const std::byte* ahead = block.blocks + layout_.block_bytes();
-    for (std::int64_t begin = 0; begin < group_; begin += width_) {
-      const std::int64_t count = std::min(width_, group_ - begin);
+    for (std::int64_t begin = share.begin; begin < share.end; begin += width_) {
+      const std::int64_t count = std::min(width_, share.end - begin);
       for (std::int64_t i = 0; i < count; ++i) found[i] = list_at(slot, begin + i).found;
       filter_block(memory_.codes.as<std::int16_t>() + begin * layout_.words * core::kPlaneWord, filters_ + begin, count,
-                   block, ahead, share_bytes, found);
-      ahead += share_bytes;
+                   block, ahead, ahead_bytes, found);
+      ahead += ahead_bytes;
       for (std::int64_t i = 0; i < count; ++i) {
         slot_list& list = list_at(slot, begin + i);
         list.found.size = found[i].size;
@@ -368,24 +405,34 @@ void certified_searcher::filter_chunk(std::int64_t slot, std::int64_t first, std
   }
 }
 
-/// Queries [first, first + group) past all rows.
+/// Queries [first, first + group) past all rows. Each slot begins with the queries of its share and goes on with those
+/// of others.
 void certified_searcher::filter_all(std::int64_t first) {
   const std::int64_t row_blocks = divide_up(corpus_.count, core::kPlaneRows);
   const std::int64_t chunk =
       std::clamp(row_blocks / (slots_ * kChunksPerSlot), std::int64_t{1}, kMaxChunkBlocks) * core::kPlaneRows;
   const auto filter_rows = group_ == 1 ? &certified_searcher::filter_chunk_of_one : &certified_searcher::filter_chunk;
-  const auto all_given_up = [&] {
-    return std::all_of(shared_, shared_ + group_,
+  const scattered_order chunks(divide_up(corpus_.count, chunk));
+  std::array<query_share, kMaxShares> shares;
+  const std::int64_t count = std::clamp(group_ / kQueriesOfShare, std::int64_t{1}, std::min(slots_, kMaxShares));
+  const std::int64_t width = round_up(divide_up(group_, count), width_);
+  for (std::int64_t i = 0; i < count; ++i) {
+    shares[i].begin = std::min(i * width, group_);
+    shares[i].end = std::min(shares[i].begin + width, group_);
+  }
+  const auto all_given_up = [&](const query_share& share) {
+    return std::all_of(shared_ + share.begin, shared_ + share.end,
                        [](const shared_query& one) { return one.given_up.load(std::memory_order_relaxed); });
   };
-  const scattered_order chunks(divide_up(corpus_.count, chunk));
-  std::atomic<std::int64_t> next{0};
   for_each_slot(static_cast<int>(slots_), [&](int slot) {
-    while (!all_given_up()) {
-      const std::int64_t number = next.fetch_add(1, std::memory_order_relaxed);
-      if (number >= chunks.count) break;
-      const std::int64_t row = chunks.at(number) * chunk;
-      (this->*filter_rows)(slot, first, row, std::min(row + chunk, corpus_.count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      query_share& share = shares[(slot + i) % count];
+      while (!all_given_up(share)) {
+        const std::int64_t number = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (number >= chunks.count) break;
+        const std::int64_t row = chunks.at(number) * chunk;
+        (this->*filter_rows)(slot, first, share, row, std::min(row + chunk, corpus_.count));
+      }
     }
   });
 }
@@ -408,26 +455,27 @@ void certified_searcher::finish(std::int64_t slot, std::int64_t first, std::int6
 
   float* padded = padded_query_at(slot);
   pad_query(first + q, padded);
-  const auto* corpus_rows = static_cast<const char*>(corpus_.rows);
   std::uint64_t* best = memory_.keys.as<std::uint64_t>() + slot * k_;  // a heap whose top is the worst of the k
   std::int64_t size = 0;
-  for (std::int64_t i = 0; i < all.found.size; ++i) {
-    if (size == k_ && rows[i].high < core::key_of(best[0])) break;  // and so are all that follow
-    if (rows[i].low != rows[i].high) {
-      if (i + kRowsAhead < all.found.size) {
-        fetch_bytes(corpus_rows + rows[i + kRowsAhead].position * corpus_.row_stride_bytes, corpus_.row_stride_bytes);
+  for (std::int64_t i = 0; i < std::min(kScatteredAhead, all.found.size); ++i) {
+    fetch_bytes(row_at(rows[i].position), corpus_.row_stride_bytes);
+  }
+  for (std::int64_t begin = 0; begin < all.found.size;) {
+    std::int64_t end = begin;
+    const std::uint32_t least = size == k_ ? core::key_of(best[0]) : 0;
+    while (end < std::min(begin + kScoredTogether, all.found.size) && rows[end].high >= least) ++end;
+    if (end == begin) break;  // and so it is for all that follow
+    all.scored += score_rows(padded, filters_[q].terms.inverse_norm, rows + begin, end - begin, all.found.size - begin);
+    for (; begin < end; ++begin) {
+      const std::uint64_t key = core::row_key(rows[begin].low, rows[begin].position);
+      if (size < k_) {
+        best[size++] = key;
+        std::push_heap(best, best + size, std::greater<>());
+      } else if (key > best[0]) {
+        std::pop_heap(best, best + size, std::greater<>());
+        best[size - 1] = key;
+        std::push_heap(best, best + size, std::greater<>());
       }
-      score_rows(padded, filters_[q].terms.inverse_norm, rows + i, 1);
-      ++all.scored;
-    }
-    const std::uint64_t key = core::row_key(rows[i].low, rows[i].position);
-    if (size < k_) {
-      best[size++] = key;
-      std::push_heap(best, best + size, std::greater<>());
-    } else if (key > best[0]) {
-      std::pop_heap(best, best + size, std::greater<>());
-      best[size - 1] = key;
-      std::push_heap(best, best + size, std::greater<>());
     }
   }
   std::sort_heap(best, best + size, std::greater<>());

@@ -72,7 +72,7 @@ struct filter_kernels {
   /// way for them.
   filter_block_fn filter_block_by_bytes[3];  // [metric]
   int max_byte_code;                         ///< of a query
-  std::int64_t byte_codes_max_k;             ///< byte codes pay for batches and a k up to this
+  std::int64_t byte_codes_max_work;          ///< byte codes pay for batches and a k times dim up to this
 };
 
 /// The table of the instruction set that is in use. @throws what current_isa does.

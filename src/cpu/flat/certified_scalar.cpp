@@ -99,7 +99,7 @@ const filter_kernels& scalar_filter_kernels() {
       .filter_block = {filter_block<metric::inner_product>, filter_block<metric::cosine>, filter_block<metric::l2>},
       .filter_block_by_bytes = {},
       .max_byte_code = 0,
-      .byte_codes_max_k = 0,
+      .byte_codes_max_work = 0,
   };
   return kKernels;
 }

@@ -41,11 +41,12 @@ constexpr int kWordBytes = core::kPlaneRows * core::kPlaneWord;
 // As many accumulators as registers hold beside a block's codes: of 16, 32 and 32 registers.
 constexpr int kTileQueries = HWY_TARGET == HWY_AVX2 ? 4 : HWY_TARGET == HWY_AVX3 ? 8 : 2;
 
-// Byte codes pay for batches and a k up to this. Normal rows of 768 with AVX2: four times as many rows survive, 15 %
-// faster at 100,000 rows and k 10, 30 % slower at 30,000 rows and k 32. With VNNI, 100,000 rows, ms: 50 instead of 59
-// at k 16, 54 instead of 62 at k 32, 66 at k 48 either way, 105 instead of 79 at k 100.
-constexpr std::int64_t kByteCodesMaxK = 16;
-constexpr std::int64_t kVnniCodesMaxK = 48;
+// Byte codes pay for batches and a k times dim up to this: their intervals are wider, the more so the longer rows are,
+// and let more rows survive. 256 queries, byte codes and 16-bit ones, ms. VNNI: 100,000 x 768, k 128, 91 and 116, k
+// 300, 193 and 135; 100,000 x 128, k 400, 40 and 42; 20,000 x 1536, k 64, 57 and 53. AVX2: 100,000 x 768, k 16, 110 and
+// 123, k 32, 125 and 124; 100,000 x 384, k 32, 60 and 66.
+constexpr std::int64_t kByteCodesMaxWork = 16 * 768;
+constexpr std::int64_t kVnniCodesMaxWork = 128 * 768;
 
 // How far ahead of the block that is filtered the plane is fetched, where it streams past one query.
 constexpr std::int64_t kPrefetchBytes = 4096;
@@ -227,6 +228,16 @@ HWY_INLINE vector cosine_of(vector dots, vector query_inverse_norm, vector inver
                         cosine);
 }
 
+/// A bit for each lane of a mask, the first lane's the lowest.
+template <class Mask>
+HWY_INLINE std::uint32_t bits_of(Mask mask) {
+  std::uint8_t bytes[8] = {};  // as many may be written
+  hn::StoreMaskBits(kFloats, mask, bytes);
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, bytes, sizeof bits);
+  return bits;
+}
+
 /// core::interval_of in the lanes, and the rows that are not below the threshold appended.
 template <metric By>
 HWY_INLINE void append_rows(const filter_query& query, const plane_span& block, const ints* products,
@@ -263,13 +274,15 @@ HWY_INLINE void append_rows(const filter_query& query, const plane_span& block, 
       low = cosine_of(low, query_inverse_norm, inverse_norms);
       high = cosine_of(high, query_inverse_norm, inverse_norms);
     }
-    if (HWY_LIKELY(hn::AllTrue(kFloats, hn::Lt(high, threshold)))) return;
+    const auto below = hn::Lt(high, threshold);  // false for NaN
+    if (HWY_LIKELY(hn::AllTrue(kFloats, below))) return;
     HWY_ALIGN float lows[kLanes];
     HWY_ALIGN float highs[kLanes];
     hn::Store(low, kFloats, lows);
     hn::Store(high, kFloats, highs);
-    for (int lane = 0; lane < present; ++lane) {
-      if (highs[lane] < list.threshold) continue;
+    const std::uint32_t lanes_present = (std::uint32_t{1} << HWY_MAX(present, 0)) - 1;
+    for (std::uint32_t lanes = ~bits_of(below) & lanes_present; lanes != 0; lanes &= lanes - 1) {
+      const int lane = __builtin_ctz(lanes);
       append_survivor({lows[lane], highs[lane]}, By, block.first + static_cast<std::uint32_t>(v * kLanes + lane), list);
     }
   });
@@ -326,7 +339,7 @@ constexpr filter_kernels kernels_of() {
       .filter_block_by_bytes = {filter_block_by_bytes<kDot, Vnni>, filter_block_by_bytes<metric::cosine, Vnni>,
                                 filter_block_by_bytes<metric::l2, Vnni>},
       .max_byte_code = Vnni ? kMaxVnniCode : kMaxByteCode,
-      .byte_codes_max_k = Vnni ? kVnniCodesMaxK : kByteCodesMaxK,
+      .byte_codes_max_work = Vnni ? kVnniCodesMaxWork : kByteCodesMaxWork,
   };
 }
 

@@ -29,6 +29,16 @@ struct row_span {
   }
 };
 
+/// Rows that lie anywhere: the sums of the first `count` are wanted; the others, up to `known`, are fetched meanwhile.
+struct scattered_rows {
+  const std::byte* const* rows = nullptr;
+  std::int64_t count = 0;
+  std::int64_t known = 0;
+};
+
+/// Scattered rows are fetched so many ahead of the one that is summed.
+inline constexpr std::int64_t kScatteredAhead = 2;
+
 /// Memory that will be read soon.
 struct fetch_ahead {
   const std::byte* data = nullptr;
@@ -63,6 +73,10 @@ struct flat_kernels {
   /// sums[i] of row i with one query, which is padded with -0 to a multiple of 128.
   using row_sums_fn = void (*)(const float* query, row_span rows, std::int64_t dim, float* sums);
   row_sums_fn row_sums[5][2];  // [element_type][sum_kind]
+
+  /// The same of rows that lie anywhere; sixteen at once cost the least.
+  using scattered_sums_fn = void (*)(const float* query, scattered_rows rows, std::int64_t dim, float* sums);
+  scattered_sums_fn scattered_sums[5][2];  // [element_type][sum_kind]
 
   /// sums[i] = dot(row i, row i).
   using square_sums_fn = void (*)(row_span rows, std::int64_t dim, float* sums);

@@ -39,6 +39,13 @@ void row_sums(const float* query, row_span rows, std::int64_t dim, float* sums) 
   }
 }
 
+template <class Step, class T>
+void scattered_sums(const float* query, scattered_rows rows, std::int64_t dim, float* sums) {
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    sums[i] = sum_of<Step>(query, reinterpret_cast<const T*>(rows.rows[i]), dim);
+  }
+}
+
 template <class T>
 void square_sums(row_span rows, std::int64_t dim, float* sums) {
   for (std::int64_t i = 0; i < rows.count; ++i) {
@@ -91,6 +98,11 @@ const flat_kernels& scalar_flat_kernels() {
                    {row_sums<dot_step, bfloat16>, row_sums<l2_step, bfloat16>},
                    {row_sums<dot_step, std::int8_t>, row_sums<l2_step, std::int8_t>},
                    {row_sums<dot_step, std::uint8_t>, row_sums<l2_step, std::uint8_t>}},
+      .scattered_sums = {{scattered_sums<dot_step, float>, scattered_sums<l2_step, float>},
+                         {scattered_sums<dot_step, float16>, scattered_sums<l2_step, float16>},
+                         {scattered_sums<dot_step, bfloat16>, scattered_sums<l2_step, bfloat16>},
+                         {scattered_sums<dot_step, std::int8_t>, scattered_sums<l2_step, std::int8_t>},
+                         {scattered_sums<dot_step, std::uint8_t>, scattered_sums<l2_step, std::uint8_t>}},
       .square_sums = {square_sums<float>, square_sums<float16>, square_sums<bfloat16>, square_sums<std::int8_t>,
                       square_sums<std::uint8_t>},
       .pack_rows = {pack_rows<float>, pack_rows<float16>, pack_rows<bfloat16>, pack_rows<std::int8_t>,

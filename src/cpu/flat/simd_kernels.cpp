@@ -159,15 +159,15 @@ HWY_INLINE vector sum_lanes(const vector* v) {
 
 // ---- one query
 
-/// The tree of one row down to a single vector.
+/// The tree of one row down to a single vector. Meanwhile as many bytes from `ahead` on travel to the first cache.
 template <class Step, class Query, class T>
-HWY_INLINE vector row_vector(const Query* query, const T* row, const steps& count) {
+HWY_INLINE vector row_vector(const Query* query, const T* row, const steps& count, const std::byte* ahead) {
   vector waiting[kPasses > 1 ? log2_of(kPasses) : 1];
   vector result = hn::Zero(kFloats);
   unroll<kPasses>([&](auto pass) SHORTLIST_INLINE_LAMBDA {
     constexpr int kFirst = bit_reversed(pass, kPasses);
     constexpr int kBlockLines = static_cast<int>(core::kPartialSums * sizeof(T) / kLineBytes);
-    const std::byte* row_ahead = reinterpret_cast<const std::byte*>(row) + kPrefetchBytes;
+    const std::byte* row_ahead = ahead;
     vector p[kAccumulators];
     unroll<kAccumulators>([&](auto i) SHORTLIST_INLINE_LAMBDA { p[i] = hn::Zero(kFloats); });
     const Query* q = query + kFirst * kLanes;
@@ -210,16 +210,13 @@ HWY_INLINE vector row_vector(const Query* query, const T* row, const steps& coun
   return result;
 }
 
-/// sums[i] = the sum of vector_of(row i), a whole vector of rows at a time.
+/// sums[i] = the sum of vector_of(i), a whole vector of rows at a time.
 template <class VectorOf>
-HWY_INLINE void sum_rows(row_span rows, float* sums, const VectorOf& vector_of) {
-  for (std::int64_t first = 0; first < rows.count; first += kLanes) {
-    const int present = static_cast<int>(HWY_MIN(kLanes, rows.count - first));
+HWY_INLINE void sum_rows(std::int64_t count, float* sums, const VectorOf& vector_of) {
+  for (std::int64_t first = 0; first < count; first += kLanes) {
+    const int present = static_cast<int>(HWY_MIN(kLanes, count - first));
     HWY_ALIGN float lanes[kLanes * kLanes] = {};
-    const std::byte* row = rows.data + first * rows.stride_bytes;
-    for (int r = 0; r < present; ++r, row += rows.stride_bytes) {
-      hn::Store(vector_of(row), kFloats, lanes + r * kLanes);
-    }
+    for (int r = 0; r < present; ++r) hn::Store(vector_of(first + r), kFloats, lanes + r * kLanes);
     vector v[kLanes];
     unroll<kLanes>([&](auto r) SHORTLIST_INLINE_LAMBDA { v[r] = hn::Load(kFloats, lanes + r * kLanes); });
     hn::StoreU(sum_lanes(v), kFloats, sums + first);
@@ -229,16 +226,32 @@ HWY_INLINE void sum_rows(row_span rows, float* sums, const VectorOf& vector_of) 
 template <class Step, class T>
 void row_sums(const float* query, row_span rows, std::int64_t dim, float* sums) {
   const steps count(dim);
-  sum_rows(rows, sums, [&](const std::byte* row) SHORTLIST_INLINE_LAMBDA {
-    return row_vector<Step>(query, reinterpret_cast<const T*>(row), count);
+  sum_rows(rows.count, sums, [&](std::int64_t i) SHORTLIST_INLINE_LAMBDA {
+    const std::byte* row = rows.data + i * rows.stride_bytes;
+    return row_vector<Step>(query, reinterpret_cast<const T*>(row), count, row + kPrefetchBytes);
+  });
+}
+
+template <class Step, class T>
+void scattered_sums(const float* query, scattered_rows rows, std::int64_t dim, float* sums) {
+  const steps count(dim);
+  // Of a row's rest, row_vector fetches the first line.
+  const auto row_bytes = static_cast<std::int64_t>(sizeof(T)) * dim;
+  const std::int64_t rest = count.blocks * core::kPartialSums * static_cast<std::int64_t>(sizeof(T)) + kLineBytes;
+  sum_rows(rows.count, sums, [&](std::int64_t i) SHORTLIST_INLINE_LAMBDA {
+    const std::byte* ahead = rows.rows[HWY_MIN(i + kScatteredAhead, rows.known - 1)];
+    for (std::int64_t at = rest; at < row_bytes; at += kLineBytes) hwy::Prefetch(ahead + at);
+    return row_vector<Step>(query, reinterpret_cast<const T*>(rows.rows[i]), count, ahead);
   });
 }
 
 template <class T>
 void square_sums(row_span rows, std::int64_t dim, float* sums) {
   const steps count(dim);
-  sum_rows(rows, sums, [&](const std::byte* row) SHORTLIST_INLINE_LAMBDA {
-    return row_vector<dot_step>(reinterpret_cast<const T*>(row), reinterpret_cast<const T*>(row), count);
+  sum_rows(rows.count, sums, [&](std::int64_t i) SHORTLIST_INLINE_LAMBDA {
+    const std::byte* row = rows.data + i * rows.stride_bytes;
+    return row_vector<dot_step>(reinterpret_cast<const T*>(row), reinterpret_cast<const T*>(row), count,
+                                row + kPrefetchBytes);
   });
 }
 
@@ -430,6 +443,11 @@ const flat_kernels kKernels = {
                  {row_sums<dot_step, bfloat16>, row_sums<l2_step, bfloat16>},
                  {row_sums<dot_step, std::int8_t>, row_sums<l2_step, std::int8_t>},
                  {row_sums<dot_step, std::uint8_t>, row_sums<l2_step, std::uint8_t>}},
+    .scattered_sums = {{scattered_sums<dot_step, float>, scattered_sums<l2_step, float>},
+                       {scattered_sums<dot_step, float16>, scattered_sums<l2_step, float16>},
+                       {scattered_sums<dot_step, bfloat16>, scattered_sums<l2_step, bfloat16>},
+                       {scattered_sums<dot_step, std::int8_t>, scattered_sums<l2_step, std::int8_t>},
+                       {scattered_sums<dot_step, std::uint8_t>, scattered_sums<l2_step, std::uint8_t>}},
     .square_sums = {square_sums<float>, square_sums<float16>, square_sums<bfloat16>, square_sums<std::int8_t>,
                     square_sums<std::uint8_t>},
     .pack_rows = {pack_rows<float>, pack_rows<float16>, pack_rows<bfloat16>, pack_rows<std::int8_t>,
