@@ -265,9 +265,7 @@ __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::ui
   }
   if (lane == kWarp - 1) scratch.totals[0][warp] = sum;
   __syncthreads();
-  std::uint32_t before = sum - mine;
-#pragma unroll 1
-  for (int w = 0; w < warp; w++) before += scratch.totals[0][w];
+  std::uint32_t before = sum - mine + __reduce_add_sync(kFullWarp, lane < warp ? scratch.totals[0][lane] : 0u);
 #pragma unroll
   for (int i = 0; i < kPerThread; i++) {
     bins.start[threadIdx.x * kPerThread + i] = before;

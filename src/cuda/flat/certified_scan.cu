@@ -6,8 +6,8 @@
 // the matrix units, one 16-byte load a lane and one instruction for 512 codes, and the query the right side.
 // Steps of a warp: await its stage -> products -> intervals -> append to the survivors if the upper end reaches the
 // threshold, keep the best lower ends for it -> refill the stage. The threshold rises as that of scan.cu does, from
-// lower ends that blocks publish. Lower ends of coarse codes are far from the scores: now and then a warp of each
-// block scores the rows with the best upper ends, and blocks publish those scores.
+// lower ends that blocks publish. Lower ends of coarse codes are far from the scores: now and then some warps of each
+// block score the rows with the best upper ends, and blocks publish those scores.
 // End of a block: cut its survivors by the threshold, score those rows, a few a warp, and write the scores' keys to the
 // block's slots, for the scan's merge.
 // A filter that lets too much pass is given up: the block's warps then read rows instead, and score them all. Nothing
@@ -130,6 +130,7 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
     const bool reached = args.score_draws != 0 && draw > primed &&
                          since >= *reinterpret_cast<volatile std::uint32_t*>(&shared.next_scores);
+    help_to_score<E, L2>(args, shared, scored_query, lane);
     const bool pressed = __any_sync(kFullWarp, appended > refreshed_at + args.pressure) && draw < args.last_pressed;
     const bool is_open = draw < args.last_refresh;  // what is raised at the very end comes late, and all wait for it
     bool refreshed = false;
@@ -183,6 +184,8 @@ __device__ __noinline__ void read_rows(const certified_args& args, certified_sha
   }
 }
 
+constexpr int kGatheredAtOnce = 8;  // survivors of a thread
+
 /// Scores the survivors that reach the threshold, the last first; `room` is the ring's memory. @returns how many did.
 template <element_type E, bool L2>
 __device__ __forceinline__ std::uint32_t score_survivors(const certified_args& args, certified_shared& shared,
@@ -196,9 +199,17 @@ __device__ __forceinline__ std::uint32_t score_survivors(const certified_args& a
     const std::uint32_t chunk = min(left, room_keys);
     left -= chunk;
 #pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < chunk; i += kScanThreads) {
-      const std::uint64_t key = survivors[left + i];
-      if (key >= cut) room[atomicAdd(&shared.kept, 1u)] = key;
+    for (std::uint32_t first = threadIdx.x; first < chunk; first += kGatheredAtOnce * kScanThreads) {
+      std::uint64_t keys[kGatheredAtOnce];  // most are far: their loads are to be in flight together
+#pragma unroll
+      for (int j = 0; j < kGatheredAtOnce; j++) {
+        const std::uint32_t i = first + j * kScanThreads;
+        keys[j] = core::kNoRow;
+        if (i < chunk) keys[j] = survivors[left + i];
+      }
+#pragma unroll
+      for (int j = 0; j < kGatheredAtOnce; j++)
+        if (keys[j] >= cut && keys[j] != core::kNoRow) room[atomicAdd(&shared.kept, 1u)] = keys[j];
     }
     __syncthreads();
     const std::uint32_t kept = shared.kept;
@@ -247,6 +258,8 @@ __global__ void __launch_bounds__(kScanThreads, 1) certified_scan_kernel(const _
     shared.rows_read = 0;
     shared.sample_judged = 0;
     shared.next_scores = first_scores(args.score_draws);
+    shared.to_score = 0;
+    shared.scored = 0;
   }
   const float* given_query = args.query ? args.query : args.inline_query;
   const query_head head = fetch_query_head(given_query, args.dim);
@@ -383,7 +396,7 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   args.may_read_rows = corpus.storage != storage::int8_and_host;
   args.spill_capacity = draws * group_rows;
   args.warps = ring.warps;
-  args.warp_rows = core::kPlaneRows;
+  args.warp_slots = kSlotsPerWarp;
   args.plane = reinterpret_cast<const unsigned char*>(corpus.plane);
   args.rows = static_cast<const unsigned char*>(corpus.rows);
   args.inverse_norms = corpus.inverse_norms;
@@ -414,7 +427,8 @@ certified_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const
   const std::int64_t raising = is_long ? std::max(primed, kDrawsPerPublished * search.publish) : primed;
   args.last_refresh = static_cast<std::uint32_t>(std::max<std::int64_t>(0, draws - raising));
   args.last_pressed = is_long ? args.last_refresh : ~0u;
-  if (is_coarse) args.score_draws = static_cast<std::uint32_t>(std::max<std::int64_t>(1, draws - primed - 2 * raising));
+  // The last round of scores: all blocks, the slowest too, are to have its threshold before the first of them ends.
+  if (is_coarse) args.score_draws = static_cast<std::uint32_t>(std::max<std::int64_t>(1, draws - primed - 3 * raising));
   if (host_query) std::copy_n(host_query, corpus.dim, args.inline_query);
 
   made.kernel = kernel_of(corpus.type, corpus.metric == metric::l2);

@@ -26,6 +26,8 @@ inline constexpr std::uint32_t kDrawsToPublish = 4;  // times the first draws: u
 inline constexpr std::uint32_t kSpareShare = 8;
 inline constexpr std::uint32_t kLeastSample = 128;
 
+/// Rows whose scores raise the threshold at a time, at most.
+inline constexpr int kRowsOfRound = 16;
 /// Draws after which the threshold is raised by scores grow by this factor, so many times.
 inline constexpr std::uint32_t kScoreGrowth = 3;
 inline constexpr int kScoreRounds = 4;
@@ -82,7 +84,7 @@ struct alignas(16) certified_shared : scan_selection {
   double residual_squares[kScanWarps];
   float largest[kScanWarps];
   std::uint64_t slot_next[kScanWarps * kSlotsPerWarp];  // of every slot, the best upper end since scores were computed
-  std::uint64_t best_next[kMaxPublished];               // of sets of them
+  std::uint64_t best_next[kRowsOfRound];                // the best of sets of them
   core::query_terms terms;
   std::uint32_t survivor_count;
   std::uint32_t judged_survivors;  // how many there were when the filter was judged last
@@ -91,6 +93,8 @@ struct alignas(16) certified_shared : scan_selection {
   std::uint32_t rows_read;   // since
   std::uint32_t sample_judged;
   std::uint32_t next_scores;  // draws after which the threshold is raised by scores again
+  std::int32_t to_score;      // of best_next, the first so many are still to be taken
+  std::uint32_t scored;       // of this round
 };
 
 /// Whether the threshold says something of the filter: that of coarse codes does after two rounds of scores.
@@ -239,12 +243,12 @@ __device__ __forceinline__ int filtered_row(int lane) { return lane / 4 + lane %
 /// score of a row are never in two published sets. Rows some whole blocks apart take turns, or the best rows of data
 /// with a period would all be in the same sets.
 __device__ __forceinline__ int slot_of(std::int64_t position) {
-  return static_cast<int>((position + position / core::kPlaneRows) % core::kPlaneRows);
+  return static_cast<int>((position + position / core::kPlaneRows) % kSlotsPerWarp);
 }
 
 /// Enters a key among the best of its row's slot. Of two lanes that enter at once either may win.
 __device__ __forceinline__ void enter_best(std::uint64_t* slots, std::int64_t position, std::uint64_t key) {
-  volatile std::uint64_t* best = slots + threadIdx.x / kWarp * core::kPlaneRows + slot_of(position);
+  volatile std::uint64_t* best = slots + threadIdx.x / kWarp * kSlotsPerWarp + slot_of(position);
   if (key > *best) *best = key;
 }
 
@@ -376,32 +380,57 @@ __device__ __forceinline__ std::uint32_t score_rows(const certified_args& args, 
   return at + 1;
 }
 
+/// Takes rows of a round of scores, if some are left, and enters their scores. One warp; any may help.
+template <element_type E, bool L2>
+__device__ __forceinline__ bool help_to_score(const certified_args& args, certified_shared& shared, const float* query,
+                                              int lane) {
+  constexpr int kTaken = kRowsAtOnce<E>;
+  int left = 0;
+  if (lane == 0 && *reinterpret_cast<volatile std::int32_t*>(&shared.to_score) > 0)
+    left = atomicSub(&shared.to_score, kTaken);
+  left = __shfl_sync(kFullWarp, left, 0);
+  if (left <= 0) return false;
+  const int first = max(left - kTaken, 0);
+  const std::uint64_t key = scored_key<E, L2>(args, shared, query, shared.best_next + first, 0, left - first);
+  if (key != 0) enter_best(shared.slot_best, core::position_of(key), key);
+  __syncwarp();
+  if (lane == 0) {
+    __threadfence_block();
+    atomicAdd(&shared.scored, static_cast<std::uint32_t>(left - first));
+  }
+  return true;
+}
+
 /// Scores the rows with the best upper ends of the block's sets, for the threshold alone: a score is a much better
-/// lower end than that of coarse codes. They stay survivors. One warp, which holds the refresh.
+/// lower end than that of coarse codes. They stay survivors. One warp, which holds the refresh; others help, since a
+/// round that takes long gives its threshold late.
 template <element_type E, bool L2>
 __device__ __forceinline__ void score_best(const certified_args& args, certified_shared& shared, const float* query,
                                            int lane, std::uint32_t since) {
   volatile std::uint64_t* next = shared.slot_next;
   std::uint64_t key = 0;
-#pragma unroll 2
-  for (int i = lane; i < args.warps * core::kPlaneRows; i += kWarp) {
+#pragma unroll 4
+  for (int i = lane; i < kScanWarps * kSlotsPerWarp; i += kWarp) {
     key = max(key, next[i]);
     next[i] = 0;
   }
-#pragma unroll 1
-  for (int offset = kWarp / 2; offset >= args.sets; offset /= 2)
-    key = max(key, __shfl_xor_sync(kFullWarp, key, offset));
-  const bool counts = lane < args.sets && key != 0 && key >= threshold_of(shared);
+  key = best_of_sets(args, key);
+  const int before = args.sets > kRowsOfRound ? rank_in_sets(args, key, lane) : 0;
+  const bool counts = lane < args.sets && before < kRowsOfRound && key != 0 && key >= threshold_of(shared);
   const unsigned counting = __ballot_sync(kFullWarp, counts);
+  const std::uint32_t count = __popc(counting);
   if (counts) shared.best_next[__popc(counting & ((1u << lane) - 1))] = key;
   __syncwarp();
-  const int count = __popc(counting);
-#pragma unroll 1
-  for (int i = 0; i < count; i += kRowsAtOnce<E>) {
-    const std::uint64_t scored =
-        scored_key<E, L2>(args, shared, query, shared.best_next + i, 0, min(count - i, kRowsAtOnce<E>));
-    if (scored != 0) enter_best(shared.slot_best, core::position_of(scored), scored);
+  if (lane == 0) {
+    shared.scored = 0;
+    __threadfence_block();
+    atomicExch(&shared.to_score, static_cast<std::int32_t>(count));
   }
+  __syncwarp();
+  while (help_to_score<E, L2>(args, shared, query, lane)) {
+  }
+  while (*reinterpret_cast<volatile std::uint32_t*>(&shared.scored) < count) __nanosleep(100);
+  __syncwarp();
   if (lane == 0 && since > 0) {
     const std::uint32_t later = since * kScoreGrowth;
     const bool is_last = since >= args.score_draws;

@@ -253,7 +253,7 @@ scan_plan plan_scan(void* workspace, const core::flat_corpus& corpus, const core
   if (host_query) args.query = nullptr;
   args.spill_capacity = (groups + blocks - 1) / blocks * ring.stage_rows;
   args.warps = ring.warps;
-  args.warp_rows = rows_at_once;
+  args.warp_slots = rows_at_once;
   args.rows = static_cast<const unsigned char*>(corpus.rows);
   args.inverse_norms = corpus.inverse_norms;
   args.row_stride_bytes = corpus.row_stride_bytes;

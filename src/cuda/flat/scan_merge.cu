@@ -19,12 +19,17 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kFewThreads = 256;
+constexpr int kManyThreads = 1024;  // beyond a k of kManyResults they save more than their barriers take
+constexpr std::int64_t kManyResults = 256;
 constexpr std::uint32_t kCountedKeys = 256;  // up to here, counting the better keys beats bins
 constexpr int kCountedAtOnce = 8;            // of them: the loads' latency is what counting takes
-constexpr int kLanesPerBlock = 8;            // threads that read one block's slots
-constexpr int kReaders = kThreads / kLanesPerBlock;
-constexpr int kBlocksPerReader = (kMaxBlocks + kReaders - 1) / kReaders;
+template <int Threads>
+constexpr int kLanesPerBlock = Threads == kFewThreads ? 8 : 16;  // threads that read one block's slots
+template <int Threads>
+constexpr int kReaders = Threads / kLanesPerBlock<Threads>;
+template <int Threads>
+constexpr int kBlocksPerReader = (kMaxBlocks + kReaders<Threads> - 1) / kReaders<Threads>;
 // More keys than this that reach the scan's threshold are cut by what blocks published at their ends.
 constexpr std::uint32_t kManyPerResult = 4;
 constexpr std::uint32_t kManyKeys = 64;
@@ -33,8 +38,9 @@ constexpr std::int64_t kSmallBytes = 41 * 1024;  // of shared memory: what a sca
 constexpr std::int64_t kLargeBytes = 180 * 1024;
 static_assert(kMaxBlocks * kMaxPublished * 8 <= kSmallBytes - 8 * 1024, "published keys are gathered too");
 
+template <int Threads>
 struct merge_shared {
-  select_scratch<kThreads> select;
+  select_scratch<Threads> select;
   std::uint32_t kept;
 };
 
@@ -65,23 +71,23 @@ __device__ __forceinline__ std::uint64_t rehearsed_key(std::uint32_t i) {
 }
 
 /// Calls f with this thread's share of the keys that reach the cut (kNoRow for others).
-template <class F>
+template <int Threads, class F>
 __device__ __forceinline__ void visit_slots(const merge_args& args, std::uint64_t cut, bool rehearsal, F f) {
-  const int reader = threadIdx.x / kLanesPerBlock;
-  std::uint32_t counts[kBlocksPerReader];
+  const int reader = threadIdx.x / kLanesPerBlock<Threads>;
+  std::uint32_t counts[kBlocksPerReader<Threads>];
   bool more = true;
 #pragma unroll
-  for (int j = 0; j < kBlocksPerReader; j++) {
-    const int b = reader + j * kReaders;
+  for (int j = 0; j < kBlocksPerReader<Threads>; j++) {
+    const int b = reader + j * kReaders<Threads>;
     counts[j] = b >= args.blocks ? 0 : rehearsal ? 1 : __ldcg(args.slot_counts + b);
   }
 #pragma unroll 1
-  for (std::uint32_t i = threadIdx.x % kLanesPerBlock; more; i += kLanesPerBlock) {
-    std::uint64_t keys[kBlocksPerReader];
+  for (std::uint32_t i = threadIdx.x % kLanesPerBlock<Threads>; more; i += kLanesPerBlock<Threads>) {
+    std::uint64_t keys[kBlocksPerReader<Threads>];
     more = false;
 #pragma unroll
-    for (int j = 0; j < kBlocksPerReader; j++) {
-      const std::int64_t block = reader + j * kReaders;
+    for (int j = 0; j < kBlocksPerReader<Threads>; j++) {
+      const std::int64_t block = reader + j * kReaders<Threads>;
       keys[j] = core::kNoRow;
       if (i < counts[j]) {
         keys[j] = __ldcg(args.slots + block * args.slot_capacity + i);
@@ -89,24 +95,24 @@ __device__ __forceinline__ void visit_slots(const merge_args& args, std::uint64_
       }
     }
 #pragma unroll
-    for (int j = 0; j < kBlocksPerReader; j++) {
+    for (int j = 0; j < kBlocksPerReader<Threads>; j++) {
       const bool passes = keys[j] >= cut;
       if (!passes && counts[j] <= kSortedSlots) counts[j] = 0;  // best first: nothing beyond reaches the cut
-      more |= i + kLanesPerBlock < counts[j];
+      more |= i + kLanesPerBlock<Threads> < counts[j];
       f(passes ? keys[j] : core::kNoRow);
     }
   }
 }
 
 /// Sorts whatever bins could not: cuts to exactly k, then a sorting network.
-template <class Write>
-__device__ __noinline__ void sort_any(const merge_args& args, merge_shared& shared, const merge_room& room,
+template <int Threads, class Write>
+__device__ __noinline__ void sort_any(const merge_args& args, merge_shared<Threads>& shared, const merge_room& room,
                                       std::uint64_t cut, std::uint32_t found, Write write) {
   const std::uint32_t k = args.k;
   const bool overflow = found > room.capacity;
-  const auto visit = [&](auto&& f) { visit_slots(args, cut, false, f); };
-  const std::uint64_t exact = overflow ? block_cut_radix<kThreads>(visit, k, shared.select)
-                                       : block_cut<kThreads>(room.gathered, found, k, 0, shared.select);
+  const auto visit = [&](auto&& f) { visit_slots<Threads>(args, cut, false, f); };
+  const std::uint64_t exact = overflow ? block_cut_radix<Threads>(visit, k, shared.select)
+                                       : block_cut<Threads>(room.gathered, found, k, 0, shared.select);
   __syncthreads();
   if (threadIdx.x == 0) shared.kept = 0;
   __syncthreads();
@@ -116,38 +122,40 @@ __device__ __noinline__ void sort_any(const merge_args& args, merge_shared& shar
   if (overflow) {
     visit(keep);
   } else {
-    for (std::uint32_t i = threadIdx.x; i < found; i += kThreads) keep(room.gathered[i]);
+    for (std::uint32_t i = threadIdx.x; i < found; i += Threads) keep(room.gathered[i]);
   }
   const std::uint32_t kept = min(found, k);
-  std::uint32_t padded = kThreads;
+  std::uint32_t padded = Threads;
   while (padded < kept) padded <<= 1;
-  for (std::uint32_t i = kept + threadIdx.x; i < padded; i += kThreads) room.best[i] = core::kNoRow;
-  block_sort<kThreads>(room.best, padded);
-  for (std::uint32_t i = threadIdx.x; i < kept; i += kThreads) write(i, room.best[i]);
+  for (std::uint32_t i = kept + threadIdx.x; i < padded; i += Threads) room.best[i] = core::kNoRow;
+  block_sort<Threads>(room.best, padded);
+  for (std::uint32_t i = threadIdx.x; i < kept; i += Threads) write(i, room.best[i]);
 }
 
 /// The cut that the published keys give; 1 if they are too few. `keys` is room for all of them.
-__device__ __noinline__ std::uint64_t published_cut(const merge_args& args, merge_shared& shared, std::uint64_t* keys,
-                                                    bool rehearsal) {
+template <int Threads>
+__device__ __noinline__ std::uint64_t published_cut(const merge_args& args, merge_shared<Threads>& shared,
+                                                    std::uint64_t* keys, bool rehearsal) {
   const int published = args.blocks * args.publish;
 #pragma unroll 3
-  for (int i = threadIdx.x; i < published; i += kThreads) {
+  for (int i = threadIdx.x; i < published; i += Threads) {
     const std::uint64_t key = published_key(args.published, args.publish, i);
     keys[i] = rehearsal ? rehearsed_key(i) : key;
   }
   __syncthreads();
   const std::uint32_t wanted = published_keys_of(args.k, args.rows_per_key);
-  const std::uint64_t cut = block_cut<kThreads>(keys, published, wanted, slack_of(wanted), shared.select);
+  const std::uint64_t cut = block_cut<Threads>(keys, published, wanted, slack_of(wanted), shared.select);
   __syncthreads();  // `keys` are read no more
   return cut;
 }
 
 /// Gathers what reaches the cut. @returns how many keys do.
-__device__ __forceinline__ std::uint32_t gather(const merge_args& args, merge_shared& shared, const merge_room& room,
-                                                std::uint64_t cut, bool rehearsal) {
+template <int Threads>
+__device__ __forceinline__ std::uint32_t gather(const merge_args& args, merge_shared<Threads>& shared,
+                                                const merge_room& room, std::uint64_t cut, bool rehearsal) {
   if (threadIdx.x == 0) shared.kept = 0;
   __syncthreads();
-  visit_slots(args, cut, rehearsal, [&](std::uint64_t key) {
+  visit_slots<Threads>(args, cut, rehearsal, [&](std::uint64_t key) {
     if (key == core::kNoRow) return;
     const std::uint32_t at = atomicAdd(&shared.kept, 1u);
     if (at < room.capacity) room.gathered[at] = key;
@@ -156,16 +164,19 @@ __device__ __forceinline__ std::uint32_t gather(const merge_args& args, merge_sh
   return shared.kept;
 }
 
-__device__ __forceinline__ void merge_once(const merge_args& args, merge_shared& shared, const merge_room& room,
-                                           bool rehearsal) {
+template <int Threads>
+__device__ __forceinline__ void merge_once(const merge_args& args, merge_shared<Threads>& shared,
+                                           const merge_room& room, bool rehearsal) {
   const std::uint32_t k = args.k;
   std::uint64_t cut = core::kNoRow;
   std::uint32_t found = 0;
   if (args.is_long) {
     cut = common_threshold(args.control);
-    if (cut != core::kNoRow || rehearsal) found = gather(args, shared, room, cut, rehearsal);
+    if (rehearsal) cut = 1;
+    if (cut != core::kNoRow) found = gather(args, shared, room, cut, rehearsal);
   }
-  if (cut == core::kNoRow || found > min(kManyPerResult * k + kManyKeys, room.capacity) || rehearsal) {
+  // Not rehearsed where it is unlikely: of many results' rehearsals the end of a scan would have to wait.
+  if (cut == core::kNoRow || (!rehearsal && found > min(kManyPerResult * k + kManyKeys, room.capacity))) {
     __syncthreads();  // all have read how many were found
     cut = published_cut(args, shared, room.best, rehearsal);
     found = gather(args, shared, room, cut, rehearsal);
@@ -175,21 +186,22 @@ __device__ __forceinline__ void merge_once(const merge_args& args, merge_shared&
   };
   const bool counted = rehearsal ? k <= kCountedKeys : found <= kCountedKeys;  // rehearse the way that is likely
   if (counted) {
-    rank_by_counting<kThreads, kCountedAtOnce>(room.gathered, found, write);
-  } else if (found > room.capacity || !sort_by_bins<kThreads>(room.gathered, found, k, room.best, room.best_keys,
-                                                              *room.bins, shared.select, write)) {
+    rank_by_counting<Threads, kCountedAtOnce>(room.gathered, found, write);
+  } else if (found > room.capacity || !sort_by_bins<Threads>(room.gathered, found, k, room.best, room.best_keys,
+                                                             *room.bins, shared.select, write)) {
     sort_any(args, shared, room, cut, found, write);
   }
-  for (std::uint32_t i = found + threadIdx.x; i < k; i += kThreads) write(i, core::kNoRow);
+  for (std::uint32_t i = found + threadIdx.x; i < k; i += Threads) write(i, core::kNoRow);
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kThreads)
+template <int Threads>
+__global__ void __launch_bounds__(Threads)
     scan_merge_kernel(const __grid_constant__ merge_args args, std::uint32_t best_keys, std::uint32_t capacity) {
   extern __shared__ __align__(128) unsigned char memory[];
-  auto& shared = *reinterpret_cast<merge_shared*>(memory);
+  auto& shared = *reinterpret_cast<merge_shared<Threads>*>(memory);
   merge_room room{};
-  room.best = reinterpret_cast<std::uint64_t*>(memory + (sizeof(merge_shared) + 127) / 128 * 128);
+  room.best = reinterpret_cast<std::uint64_t*>(memory + (sizeof(merge_shared<Threads>) + 127) / 128 * 128);
   room.best_keys = best_keys;
   room.gathered = room.best + best_keys;
   room.capacity = capacity;
@@ -210,23 +222,28 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < args.blocks * kMaxPublished; i += kThreads) args.published[i] = 0;
+  for (int i = threadIdx.x; i < args.blocks * kMaxPublished; i += Threads) args.published[i] = 0;
   if (threadIdx.x == 0) *args.control = scan_control{};
 }
 
 }  // namespace
 
 void prepare_scan_merge() {
-  check(cudaFuncSetAttribute(scan_merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kLargeBytes)),
-        "raising the merge's shared memory");
+  for (const auto kernel : {scan_merge_kernel<kFewThreads>, scan_merge_kernel<kManyThreads>})
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kLargeBytes)),
+          "raising the merge's shared memory");
 }
 
 merge_launch::merge_launch(const merge_args& merged) : args(merged) {
+  const bool is_large = args.k > kManyResults;
+  kernel = is_large ? scan_merge_kernel<kManyThreads> : scan_merge_kernel<kFewThreads>;
+  threads = is_large ? kManyThreads : kFewThreads;
   shared_bytes = args.k <= kFewResults ? kSmallBytes : kLargeBytes;
-  best_keys = std::bit_ceil(static_cast<std::uint32_t>(std::max(args.k + static_cast<int>(kMaxInBin), kThreads)));
-  const std::int64_t left = shared_bytes - static_cast<std::int64_t>((sizeof(merge_shared) + 127) / 128 * 128) -
-                            best_keys * std::int64_t{8} - static_cast<std::int64_t>(sizeof(sort_bins<>));
+  best_keys = std::bit_ceil(static_cast<std::uint32_t>(std::max(args.k + static_cast<int>(kMaxInBin), threads)));
+  const auto fixed_bytes = [](std::size_t bytes) { return static_cast<std::int64_t>((bytes + 127) / 128 * 128); };
+  const std::int64_t left =
+      shared_bytes - fixed_bytes(is_large ? sizeof(merge_shared<kManyThreads>) : sizeof(merge_shared<kFewThreads>)) -
+      best_keys * std::int64_t{8} - static_cast<std::int64_t>(sizeof(sort_bins<>));
   capacity = static_cast<std::uint32_t>(left / 8);
   pointers[0] = &args;
   pointers[1] = &best_keys;
@@ -235,9 +252,9 @@ merge_launch::merge_launch(const merge_args& merged) : args(merged) {
 
 cudaKernelNodeParams merge_launch::node() const {
   cudaKernelNodeParams params{};
-  params.func = reinterpret_cast<void*>(scan_merge_kernel);
+  params.func = reinterpret_cast<void*>(kernel);
   params.gridDim = dim3(1);
-  params.blockDim = dim3(kThreads);
+  params.blockDim = dim3(static_cast<unsigned>(threads));
   params.sharedMemBytes = static_cast<unsigned>(shared_bytes);
   params.kernelParams = const_cast<void**>(pointers);
   return params;
@@ -249,12 +266,12 @@ void merge_launch::run(cudaStream_t stream) const {
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(1);
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, scan_merge_kernel, args, best_keys, capacity), "launching the scan's merge");
+  check(cudaLaunchKernelEx(&config, kernel, args, best_keys, capacity), "launching the scan's merge");
 }
 
 }  // namespace shortlist::cuda

@@ -42,6 +42,8 @@ struct merge_args {
 void prepare_scan_merge();
 /// A merge that is ready to be launched, or to be set into a graph.
 struct merge_launch {
+  void (*kernel)(merge_args, std::uint32_t, std::uint32_t);
+  int threads;
   merge_args args;
   std::uint32_t best_keys;  ///< of shared memory, as `capacity`
   std::uint32_t capacity;

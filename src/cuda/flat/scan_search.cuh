@@ -12,7 +12,7 @@ namespace shortlist::cuda {
 
 inline constexpr int kScanThreads = 512;
 inline constexpr int kScanWarps = kScanThreads / kWarp;
-inline constexpr int kSlotsPerWarp = 16;            ///< rows that a warp holds at once, at most
+inline constexpr int kSlotsPerWarp = 32;            ///< rows that a warp tells apart, at most
 inline constexpr int kListCapacity = 512;           ///< keys of a block in shared memory; the rest spills
 inline constexpr std::uint32_t kDrawsPerLook = 16;  ///< at every draw, looks at the threshold slow the scan by a tenth
 inline constexpr std::uint32_t kPressure = 512;     ///< appended keys after which the threshold is raised out of turn
@@ -30,10 +30,11 @@ struct scan_search {
   std::uint32_t count;
   std::int32_t dim;
   std::int32_t k;
-  std::int32_t publish;    ///< keys a block publishes, a power of two
-  std::int32_t sets;       ///< of its row slots that they are made from: as many, or 2 or 4 times as many
-  std::int32_t warps;      ///< warps that scan; the others only help at the end
-  std::int32_t warp_rows;  ///< rows that a warp holds at once
+  std::int32_t publish;       ///< keys a block publishes, a power of two
+  std::int32_t sets;          ///< of its row slots that they are made from
+  std::int32_t rows_per_key;  ///< that a published key stands for
+  std::int32_t warps;         ///< warps that scan; the others only help at the end
+  std::int32_t warp_slots;    ///< row slots of a warp
   std::int32_t slot_capacity;
   metric by;
 };
@@ -92,38 +93,52 @@ __device__ __forceinline__ block_list list_of(const scan_search& args, scan_sele
 
 // ---- the threshold
 
-/// Publishes what the best keys of the block's sets of row slots say: each of them, or, where there are more sets than
-/// published keys, every second or fourth in their order, which then stands for as many rows. A row's key belongs to
-/// one set only, and a set's best only rises, and so do these: readers never count a row twice, whenever they look. One
-/// warp.
-__device__ __forceinline__ void publish_best(const scan_search& args, const scan_selection& shared, int lane) {
-  const volatile std::uint64_t* best = shared.slot_best;
-  const int slots = args.warps * args.warp_rows;
-  std::uint64_t key = core::kNoRow;
-#pragma unroll 2
-  for (int i = lane; i < slots; i += kWarp) key = max(key, best[i]);
+/// The best key of every set of row slots, in the lanes [0, sets).
+__device__ __forceinline__ std::uint64_t best_of_sets(const scan_search& args, std::uint64_t key) {
 #pragma unroll 1
   for (int offset = kWarp / 2; offset >= args.sets; offset /= 2)
     key = max(key, __shfl_xor_sync(kFullWarp, key, offset));
-  volatile unsigned long long* mine = args.published + blockIdx.x * kMaxPublished;
-  if (args.sets == args.publish) {
-    if (lane < args.publish) mine[lane] = key;
-    return;
-  }
-  int before = 0;  // better ones
+  return key;
+}
+
+/// How many of the lanes [0, sets) have a better key than this one's, or the same and come before.
+__device__ __forceinline__ int rank_in_sets(const scan_search& args, std::uint64_t key, int lane) {
+  int before = 0;
 #pragma unroll 4
   for (int other = 0; other < args.sets; other++) {
     const std::uint64_t theirs = __shfl_sync(kFullWarp, key, other);
     before += theirs > key || (theirs == key && other < lane);
   }
-  const int rows = args.sets / args.publish;
-  if (lane < args.sets && (before + 1) % rows == 0) mine[before / rows] = key;
+  return before;
 }
+
+/// Publishes what the best keys of the block's sets of row slots say: each of them, or, where a key is to stand for
+/// several rows, every second or fourth in their order. A row's key belongs to one set only, and a set's best only
+/// rises, and so do these: readers never count a row twice, whenever they look. One warp.
+__device__ __forceinline__ void publish_best(const scan_search& args, const scan_selection& shared, int lane) {
+  const volatile std::uint64_t* best = shared.slot_best;
+  const int slots = kScanWarps * args.warp_slots;
+  std::uint64_t key = core::kNoRow;
+#pragma unroll 4
+  for (int i = lane; i < slots; i += kWarp) key = max(key, best[i]);
+  key = best_of_sets(args, key);
+  volatile unsigned long long* mine = args.published + blockIdx.x * kMaxPublished;
+  if (args.rows_per_key == 1) {
+    if (lane < args.publish) mine[lane] = key;
+    return;
+  }
+  const int before = rank_in_sets(args, key, lane);
+  const int at = before / args.rows_per_key;
+  if (lane < args.sets && at < args.publish && (before + 1) % args.rows_per_key == 0) mine[at] = key;
+}
+
+/// How far beyond k a threshold's count may be: the rest of a scan lets that much more pass.
+__device__ __forceinline__ std::uint32_t threshold_slack_of(std::uint32_t k) { return k / 32 + 2; }
 
 /// A threshold that at least k of the rows reach that published keys stand for; 0 if they are fewer. One warp.
 __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, scan_selection& shared, int lane) {
   const int n = gridDim.x * args.publish;
-  const std::uint32_t k = published_keys_of(args.k, args.sets / args.publish);
+  const std::uint32_t k = published_keys_of(args.k, args.rows_per_key);
   std::uint64_t* keys = shared.published;
   std::uint32_t there = 0;
   unsigned long long smallest = ~0ull;
@@ -144,7 +159,7 @@ __device__ __forceinline__ std::uint64_t published_cut(const scan_search& args, 
     smallest = min(smallest, __shfl_xor_sync(kFullWarp, smallest, offset));
     largest = max(largest, __shfl_xor_sync(kFullWarp, largest, offset));
   }
-  return search_cut(smallest + 1, there, largest, k, slack_of(k), [&](std::uint64_t cut) {
+  return search_cut(smallest + 1, there, largest, k, threshold_slack_of(k), [&](std::uint64_t cut) {
     std::uint32_t count = 0;
 #pragma unroll 4
     for (int i = lane; i < n; i += kWarp) count += keys[i] >= cut;
@@ -190,9 +205,9 @@ __device__ __forceinline__ void refresh_at_end(const scan_search& args, scan_sel
   const bool is_short = rows <= few_rows;
   if (threadIdx.x < kWarp) {
     const int lane = threadIdx.x;
+    std::uint64_t threshold = is_short ? 0 : common_threshold(args.control);  // on its way meanwhile
     publish_best(args, shared, lane);
     if (!is_short) {
-      std::uint64_t threshold = common_threshold(args.control);
       if (listed > static_cast<std::uint32_t>(args.slot_capacity))
         threshold = max(threshold, published_cut(args, shared, lane));
       if (lane == 0) atomicMax(&shared.threshold, static_cast<unsigned long long>(threshold));
