@@ -130,7 +130,8 @@ __device__ __forceinline__ void filter_plane(const certified_args& args, certifi
     const auto listed = [&] { return *reinterpret_cast<volatile std::uint32_t*>(&shared.survivor_count); };
     const bool reached = args.score_draws != 0 && draw > primed &&
                          since >= *reinterpret_cast<volatile std::uint32_t*>(&shared.next_scores);
-    help_to_score<E, L2>(args, shared, scored_query, lane);
+    const bool scores_wait = *reinterpret_cast<volatile std::int32_t*>(&shared.to_score) > 0;
+    if (__any_sync(kFullWarp, scores_wait)) help_to_score<E, L2>(args, shared, scored_query, lane);
     const bool pressed = __any_sync(kFullWarp, appended > refreshed_at + args.pressure) && draw < args.last_pressed;
     const bool is_open = draw < args.last_refresh;  // what is raised at the very end comes late, and all wait for it
     bool refreshed = false;

@@ -386,8 +386,7 @@ __device__ __forceinline__ bool help_to_score(const certified_args& args, certif
                                               int lane) {
   constexpr int kTaken = kRowsAtOnce<E>;
   int left = 0;
-  if (lane == 0 && *reinterpret_cast<volatile std::int32_t*>(&shared.to_score) > 0)
-    left = atomicSub(&shared.to_score, kTaken);
+  if (lane == 0) left = atomicSub(&shared.to_score, kTaken);
   left = __shfl_sync(kFullWarp, left, 0);
   if (left <= 0) return false;
   const int first = max(left - kTaken, 0);
