@@ -273,15 +273,15 @@ TEST(certified_search, gives_up_single_queries_of_a_batch) {
   EXPECT_EQ(stats.certified_queries, 25);
 }
 
-TEST(certified_search, a_few_hundred_near_duplicates_are_scored_and_not_given_up) {
+TEST(certified_search, thousands_of_near_duplicates_are_scored_and_not_given_up) {
   const environment_value unset(kForce, nullptr);
   matrix rows = normal(60'000, 64, 13);
   const matrix center = normal(1, 64, 14);
   std::mt19937 random(15);
-  for (std::int64_t i = 0; i < 4000; ++i) {  // more than a list holds, so that full lists are scored
+  for (std::int64_t i = 0; i < 10'000; ++i) {  // more than a list holds, so that full lists are scored
     for (std::int64_t j = 0; j < 64; ++j) {
       const float noise = 1e-5f * static_cast<float>(random() % 1000);
-      rows.values[static_cast<std::size_t>(((i * 15 + 7) % 60'000) * 64 + j)] =
+      rows.values[static_cast<std::size_t>((i * 6 + 1) * 64 + j)] =
           3.0f * center.values[static_cast<std::size_t>(j)] + noise;
     }
   }

@@ -45,9 +45,10 @@ constexpr std::int64_t kMinSurvivors = 4096;
 /// A list is pruned for the first time at so many: early, so that a threshold is there.
 constexpr std::int64_t kFirstPrunePerK = 4;
 constexpr std::int64_t kMinFirstPrune = 256;
-/// A query is given up where more than a quarter of at least so many rows survived: scoring them one by one, beside the
-/// filter, costs as much as reading all rows.
+/// A query is given up where so many rows survived, or so many for each result, and they are more than a quarter of
+/// all: scoring them one by one, beside the filter, costs as much as reading all rows.
 constexpr std::int64_t kJudgedRows = 1024;
+constexpr std::int64_t kJudgedPerK = 4;
 constexpr std::int64_t kGiveUpShare = 4;
 /// Rows whose scores are computed at a time: as many as a vector's lanes.
 constexpr std::int64_t kScoredTogether = 16;
@@ -301,12 +302,11 @@ void certified_searcher::make_room(std::int64_t slot, std::int64_t first, std::i
   shared_query& shared = shared_at(q);
   if (!shared.given_up.load(std::memory_order_relaxed)) {
     raise_threshold(list, shared);
-    if (list.found.size > capacity_ / 2) {
-      if (list.seen >= kJudgedRows && (list.scored + list.found.size) * kGiveUpShare > list.seen) {
-        shared.given_up.store(true, std::memory_order_relaxed);
-      } else {
-        score_list(slot, first + q, q, list);
-      }
+    const bool is_judged = list.found.size > std::min(capacity_ / 2, std::max(kJudgedPerK * k_, kJudgedRows));
+    if (is_judged && list.seen >= kJudgedRows && (list.scored + list.found.size) * kGiveUpShare > list.seen) {
+      shared.given_up.store(true, std::memory_order_relaxed);
+    } else if (list.found.size > capacity_ / 2) {
+      score_list(slot, first + q, q, list);
     }
   }
   if (shared.given_up.load(std::memory_order_relaxed)) {
