@@ -172,8 +172,7 @@ class certified_searcher {
   void filter_all(std::int64_t first);
   void filter_chunk(std::int64_t slot, std::int64_t first, const query_share& share, std::int64_t first_row,
                     std::int64_t end_row);
-  void filter_chunk_of_one(std::int64_t slot, std::int64_t first, const query_share&, std::int64_t first_row,
-                           std::int64_t end_row);
+  void filter_chunk_of_one(std::int64_t slot, std::int64_t first, std::int64_t first_row, std::int64_t end_row);
   void raise_threshold(slot_list& list, shared_query& shared) const;
   void make_room(std::int64_t slot, std::int64_t first, std::int64_t q);
   void score_list(std::int64_t slot, std::int64_t query, std::int64_t q, slot_list& list) const;
@@ -367,8 +366,8 @@ std::int64_t certified_searcher::score_rows(const float* padded, float query_inv
 
 // ---- the filter
 
-void certified_searcher::filter_chunk_of_one(std::int64_t slot, std::int64_t first, const query_share&,
-                                             std::int64_t first_row, std::int64_t end_row) {
+void certified_searcher::filter_chunk_of_one(std::int64_t slot, std::int64_t first, std::int64_t first_row,
+                                             std::int64_t end_row) {
   slot_list& list = list_at(slot, 0);
   while (first_row < end_row) {
     if (shared_at(0).given_up.load(std::memory_order_relaxed)) return;
@@ -411,7 +410,6 @@ void certified_searcher::filter_all(std::int64_t first) {
   const std::int64_t row_blocks = divide_up(corpus_.count, core::kPlaneRows);
   const std::int64_t chunk =
       std::clamp(row_blocks / (slots_ * kChunksPerSlot), std::int64_t{1}, kMaxChunkBlocks) * core::kPlaneRows;
-  const auto filter_rows = group_ == 1 ? &certified_searcher::filter_chunk_of_one : &certified_searcher::filter_chunk;
   const scattered_order chunks(divide_up(corpus_.count, chunk));
   std::array<query_share, kMaxShares> shares;
   const std::int64_t count = std::clamp(group_ / kQueriesOfShare, std::int64_t{1}, std::min(slots_, kMaxShares));
@@ -431,7 +429,12 @@ void certified_searcher::filter_all(std::int64_t first) {
         const std::int64_t number = share.next.fetch_add(1, std::memory_order_relaxed);
         if (number >= chunks.count) break;
         const std::int64_t row = chunks.at(number) * chunk;
-        (this->*filter_rows)(slot, first, share, row, std::min(row + chunk, corpus_.count));
+        const std::int64_t end = std::min(row + chunk, corpus_.count);
+        if (group_ == 1) {
+          filter_chunk_of_one(slot, first, row, end);
+        } else {
+          filter_chunk(slot, first, share, row, end);
+        }
       }
     }
   });

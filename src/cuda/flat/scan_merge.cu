@@ -7,7 +7,7 @@
 // Steps: gather what reaches the scan's threshold or, if that is too much or there is none, a cut from the keys that
 // blocks published at their ends (blocks with few keys wrote them best first, so reading stops early) -> rank by
 // counting, or by bins where many remain -> scores and labels -> tell the host -> leave the workspace clean.
-// History: as the scan's last block 13 us of 360 at 1M x 384; with 1,024 threads from k 256 on 7 us instead of 11 at
+// History: as the scan's last block 13 us of 360 at 1M x 384; with 1,024 threads beyond k 256 7 us instead of 11 at
 // k 1000; see docs/kernels.md for today's.
 #include <algorithm>
 #include <bit>
