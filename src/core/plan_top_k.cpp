@@ -211,13 +211,17 @@ std::int64_t radix_passes(const top_k_shape& shape) {
   return (bits + kDigitBits - 1) / kDigitBits + 1 + (shape.early_stop ? 2 : 0);
 }
 
-/// What an early stop is worth on a GPU, as a line of `explain`.
-std::string_view worth_of_early_stop(top_k_algorithm algorithm) {
+/// What an early stop is worth on a GPU, as a line of `explain`; measured by the campaign `rows`.
+std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shape& shape) {
+  constexpr std::int64_t kDenseShare = 3;  // a k of cols / 3 or more: the exact search has more to do than memory has
   switch (algorithm) {
     case top_k_algorithm::warp_rows:
+      if (shape.k * kDenseShare >= shape.cols)
+        return "early stop: gains up to a fifth: the exact search of so large a k is not at the floor of memory\n";
+      [[fallthrough]];
     case top_k_algorithm::block_rows:
-      return "early stop: gains nothing: an exact search moves the same bytes, and takes no longer than two "
-             "steps\n";
+      return "early stop: gains nothing: an exact search moves the same bytes; up to four steps take as long, more "
+             "steps and eps longer\n";
     default: return "early stop: gains nothing: it follows the bisection from the exact border, two passes more\n";
   }
 }
@@ -279,7 +283,7 @@ std::string explain_top_k(device_kind kind, std::string_view device_description,
       shape.early_stop ? ", stopped early" : "", device_description, to_string(plan.algorithm), plan.reason,
       read_bytes / 1e6, passes, written_bytes / 1e6, output, gb_per_s, machine,
       (read_bytes + written_bytes) / (gb_per_s * 1e6),
-      kind == device_kind::cuda && shape.early_stop ? worth_of_early_stop(plan.algorithm) : "");
+      kind == device_kind::cuda && shape.early_stop ? worth_of_early_stop(plan.algorithm, shape) : "");
 }
 
 }  // namespace shortlist::core

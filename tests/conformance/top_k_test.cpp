@@ -281,6 +281,7 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
                                {value_type::bf16, 80'000, 256},
                                {value_type::bf16, 5'000, 4096},
                                {value_type::f32, 40'000, 256, "max_iter_4"},
+                               {value_type::f32, 263'000, 256, "max_iter_8"},
                                {value_type::f32, 40'000, 256, "eps_1e-4"}};
   bool found_gpu = false;
   for (const device& where : device::all()) {
@@ -368,6 +369,44 @@ std::optional<device> first_gpu() {
   for (const device& where : device::all())
     if (where.kind() == device_kind::cuda && where.ordinal() == 0) return where;
   return std::nullopt;
+}
+
+/// Early stops of so many rows that a group guesses their borders from those before: every distribution in every mode.
+TEST(TopKManyStops, EqualTheReferenceToTheBit) {
+  struct shape {
+    std::int64_t rows;
+    std::int64_t cols;
+    std::int64_t k;
+  };
+  constexpr shape kShapes[] = {{9'000, 64, 20},    {9'000, 100, 1},    {8'000, 201, 150}, {9'000, 256, 32},
+                               {4'000, 500, 499},  {4'000, 512, 64},   {3'000, 768, 128}, {3'000, 640, 200},
+                               {3'000, 1'000, 7},  {2'500, 1'536, 64}, {2'000, 2'001, 9}, {1'500, 4'096, 64},
+                               {1'000, 9'000, 700}};
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const named_mode& mode : kModes) {
+    for (const std::string_view distribution : row_distributions()) {
+      for (int i = 0; i < 3; ++i, ++turn) {
+        const shape& of = kShapes[turn % std::size(kShapes)];
+        const top_k_case what{.type = kStored[turn / 3 % std::size(kStored)],
+                              .rows = of.rows,
+                              .cols = of.cols,
+                              .k = of.k,
+                              .order = turn % 5 == 0 ? order::smallest : order::largest,
+                              .sorted = turn % 7 == 0,
+                              .mode = mode.name,
+                              .outputs = "values+i32",
+                              .ragged = turn % 11 == 0 ? "borders" : "no",
+                              .distribution = distribution,
+                              .seed = turn};
+        const matrix_data data = make_data(what);
+        EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
+            << describe(what, {.where = *gpu, .algorithm = "plan"});
+      }
+    }
+  }
 }
 
 /// Cases by turns: another type each, every few of them in the other order, every other one sorted.

@@ -22,6 +22,7 @@
 #include "cuda/top_k/row_output.cuh"
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_stage.cuh"
+#include "cuda/top_k/row_stop.cuh"
 
 namespace shortlist::cuda {
 namespace {
@@ -65,6 +66,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   __syncthreads();
   const unit_places<Stored, Values> units(group.rank());
   row_shape shape{.border = args.search.deviations};
+  stop_guess guess{.deviations = args.search.deviations};
+  const bool stops = !kPlain && args.search.stop.asked();
   candidate_threshold threshold;
   float each = 0.0f;  // of the warp's lists
   std::uint32_t turn = 0;
@@ -108,11 +111,17 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       }
     }
     bool settled = false;
-    auto marks =
-        search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
+    row_marks<typename row_share<Stored, Values>::bits> marks;
+    if (!stops) {
+      marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)),
+                                         settled);
+    } else if constexpr (!kPlain) {
+      marks = search_stopped_row<Values>(group, args.search, row, share, guess, learns_from(static_cast<int>(turn)),
+                                         settled);
+    }
     if (!settled) {
       marks = share.marks_of(
-          find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations, args.search.stop));
+          find_border_by_keys(group, row, args.search.k, stops ? guess.at : shape.at, args.search.deviations));
       group.sync();
     }
     auto chosen = share.ascending(marks.sure);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device/score.cuh"
 
@@ -43,9 +44,13 @@ class lane_group {
   }
   template <class T>
   __device__ __forceinline__ T largest(T value) const {
+    if constexpr (Lanes == kWarp && std::is_same_v<T, std::uint32_t>) {
+      return __reduce_max_sync(kFullWarp, value);
+    } else {
 #pragma unroll
-    for (int o = Lanes / 2; o > 0; o >>= 1) value = max(value, __shfl_xor_sync(kFullWarp, value, o));
-    return value;
+      for (int o = Lanes / 2; o > 0; o >>= 1) value = max(value, __shfl_xor_sync(kFullWarp, value, o));
+      return value;
+    }
   }
   /// The sum over the threads before this one.
   __device__ __forceinline__ int before(int value) const { return up_to(value) - value; }

@@ -49,24 +49,29 @@ __device__ __forceinline__ void for_marked(Bits marks, F f) {
   }
 }
 
-constexpr int kManyMarks = 12;  // of a lane: equal values crowd where the row begins
-constexpr int kFewCrowded = 3;  // lanes of a warp, beyond one a row
+constexpr int kManyMarks = 12;         // of a lane: equal values crowd where the row begins
+constexpr int kManyLimitedMarks = 24;  // the same where a bracket's values are taken from the row's beginning
+constexpr int kFewCrowded = 3;         // lanes of a warp, beyond one a row
 
 /// Writes first_column + i for each marked bit i to columns[place] and behind it. Where a lane has many marks, the
 /// others of its `Lanes` help it. All lanes of the warp call it, and take turns together.
-template <int Lanes>
-__device__ __forceinline__ void write_word(std::uint32_t marks, int first_column, std::int32_t* columns, int place) {
+/// @tparam Limited no column goes to columns[limit] or behind it.
+template <int Lanes, bool Limited>
+__device__ __forceinline__ void write_word(std::uint32_t marks, int first_column, std::int32_t* columns, int place,
+                                           int limit) {
   constexpr int kAtOnce = 4;
   constexpr int kEach = kWarp / Lanes;  // bits of a crowded word for each lane that helps
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int rank = lane % Lanes;
+  if (Limited && place >= limit) marks = 0;
   const auto most_of = [](int count) {
     return static_cast<int>(__reduce_max_sync(kFullWarp, static_cast<std::uint32_t>(count)));
   };
   int count = __popc(marks);
   int most = most_of(count);
-  while (most > kManyMarks) {  // of each group, the first lane that has so many
-    const unsigned all_crowded = __ballot_sync(kFullWarp, count > kManyMarks);
+  constexpr int kMany = Limited ? kManyLimitedMarks : kManyMarks;
+  while (most > kMany) {  // of each group, the first lane that has so many
+    const unsigned all_crowded = __ballot_sync(kFullWarp, count > kMany);
     if (__popc(all_crowded) > kFewCrowded + kWarp / Lanes) break;  // these have as many as the rest
     const unsigned crowded = all_crowded >> (lane - rank) & (kFullWarp >> (kWarp - Lanes));
     const int leader = lane - rank + (crowded ? __ffs(static_cast<int>(crowded)) - 1 : 0);
@@ -76,7 +81,10 @@ __device__ __forceinline__ void write_word(std::uint32_t marks, int first_column
     int to = __shfl_sync(kFullWarp, place, leader) + __popc(all & ((1u << (rank * kEach)) - 1));
 #pragma unroll
     for (int i = 0; i < kEach; i++)
-      if (all >> (rank * kEach + i) & 1) columns[to++] = column + i;
+      if (all >> (rank * kEach + i) & 1) {
+        if (!Limited || to < limit) columns[to] = column + i;
+        to++;
+      }
     if (crowded && lane == leader) marks = 0;
     count = __popc(marks);
     most = most_of(count);
@@ -87,18 +95,20 @@ __device__ __forceinline__ void write_word(std::uint32_t marks, int first_column
 #pragma unroll
     for (int u = 1; u <= kAtOnce; u++) {  // from the last: its number is one instruction
       const int last = 31 - __clz(static_cast<int>(marks));
-      if (marks) columns[end - u] = first_column + last;
+      if (marks && (!Limited || end - u < limit)) columns[end - u] = first_column + last;
       marks &= ~(1u << (last & 31));
     }
   }
 }
 
-template <int Lanes, class Bits>
-__device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* columns, int place) {
+template <int Lanes, bool Limited = false, class Bits>
+__device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* columns, int place,
+                                             int limit = 0) {
   const auto low = static_cast<std::uint32_t>(marks);
-  write_word<Lanes>(low, first_column, columns, place);
+  write_word<Lanes, Limited>(low, first_column, columns, place, limit);
   if constexpr (sizeof(Bits) == 8)
-    write_word<Lanes>(static_cast<std::uint32_t>(marks >> 32), first_column + 32, columns, place + __popc(low));
+    write_word<Lanes, Limited>(static_cast<std::uint32_t>(marks >> 32), first_column + 32, columns, place + __popc(low),
+                               limit);
 }
 
 /// Sorts `size` (a power of two) keys, the largest first.
@@ -147,7 +157,8 @@ __device__ __forceinline__ void store_four(Stored* to, Stored a, Stored b, Store
 /// @param chosen bit i: column share.first_column() + i of the row. @param place of the thread's first.
 /// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
 /// @param staged staged_bytes() of shared memory, the group's own.
-template <class Group, class Stored, int Values>
+/// @tparam Limited there may be more than k of them, of which the first are written; not where they are sorted.
+template <bool Limited = false, class Group, class Stored, int Values>
 __device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row<Stored>& row,
                                           const row_share<Stored, Values>& share,
                                           typename row_share<Stored, Values>::bits chosen, int place,
@@ -184,7 +195,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     group.sync();
     sort_keys(group, keys, plan.sort_size);
   } else {
-    write_marked<std::min(Group::kThreads, kWarp)>(chosen, share.first_column(), columns, place);
+    write_marked<std::min(Group::kThreads, kWarp), Limited>(chosen, share.first_column(), columns, place, best);
     group.sync();
   }
   if (index < 0) return;

@@ -68,7 +68,7 @@ constexpr int kKeyGuesses = 8;  // passes that interpolate between values; later
 /// data lies, from the mean.
 template <class Group, class Stored>
 __device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<Stored> row, int k, float near,
-                                                       float deviations, early_stop stop) {
+                                                       float deviations) {
   std::uint32_t least = 0;  // of the complements
   std::uint32_t most = 0;
   float sum = 0.0f;
@@ -148,27 +148,7 @@ __device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<S
     }
     step *= 2.0f;
   }
-  if (!exact) border = {high, low};
-  if (!stop.asked() || row.count <= k || least <= kMinusInfinityKey || most >= kInfinityKey) return border;
-
-  std::uint32_t kth = low;
-  std::uint32_t next = low;
-  if (exact) {
-    std::uint32_t from = 0;  // of the complements
-    std::uint32_t below = 0;
-    row.visit(group, [&](float value) {
-      const std::uint32_t key = core::score_key(value, metric::inner_product);
-      if (key >= border.from) from = max(from, ~key);
-      if (key < border.from) below = max(below, key);
-    });
-    kth = ~group.largest(from);
-    next = group.largest(below);
-  }
-  float lower = core::from_ascending_key(least);
-  float upper = core::from_ascending_key(most);
-  if (bisect(stop, core::from_ascending_key(kth), core::from_ascending_key(next), lower, upper)) return border;
-  const std::uint32_t lower_key = core::ascending_key(lower);
-  return {stop.by_count ? lower_key : core::ascending_key(upper), lower_key};
+  return exact ? border : key_border{high, low};
 }
 
 /// What stays the same for all rows of a request.
@@ -178,15 +158,20 @@ struct search_plan {
   float density;     // of such data there: values a standard deviation
   float reach;       // how many values a guess of the border is off, at most
   early_stop stop;
+  float each_span;   // a deviation, of the distance between a row's extremes
+  float each_value;  // the distance between values at the border, in deviations
 };
 
 inline search_plan search_plan_of(const core::top_k_request& request) {
   const auto cols = static_cast<double>(request.matrix.cols);
   const double share = (static_cast<double>(request.options.k) + 0.5) / (cols + 1.0);
   const double deviations = core::upper_quantile(share);
+  const double density = cols * core::normal_density(deviations);
+  const double extreme = std::max(core::upper_quantile(1.0 / (cols + 1.0)), 0.5);
   return {static_cast<int>(request.options.k), static_cast<float>(deviations),
-          static_cast<float>(cols * core::normal_density(deviations)),
-          kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach, early_stop_of(request.options)};
+          static_cast<float>(density),         kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach,
+          early_stop_of(request.options),      static_cast<float>(0.5 / extreme),
+          static_cast<float>(1.0 / density)};
 }
 
 constexpr float kLearning = 0.25f;        // weight of the last row
@@ -210,104 +195,14 @@ struct row_shape {
 /// Whether the turn-th of a group's rows tells it how close values lie.
 __device__ __forceinline__ bool learns_from(int turn) { return turn < 8 || turn % 4 == 0; }
 
-constexpr int kCountedSteps = 8;      // of Algorithm 2: more of them cost more than the exact border does
-constexpr float kCountedEps = 2e-3f;  // of Algorithm 1: less takes more steps
-
-/// An early stop by counting its midpoints. All that run in step call it.
-/// @param settled whether the marks are right: a row that holds NaN or an infinity takes the exact path.
-template <int Values, class Stored, class Group>
-__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> count_midpoints(
-    Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
-    bool& settled) {
-  using bits = typename row_share<Stored, Values>::bits;
-  constexpr bool kHeld = Values <= 32;  // in registers; read anew for every step where they are too many
-  float values[kHeld ? Values : 2];
-  const bits there = share.present();
-  float lower = INFINITY;
-  float upper = -INFINITY;
-  float odd = 0.0f;
-  const auto widen = [&](unsigned, float value) {
-    lower = fminf(lower, value);
-    upper = fmaxf(upper, value);
-    odd = __fmaf_rn(value, 0.0f, odd);
-  };
-  if constexpr (kHeld) {
-    share.visit_all([&](unsigned v, float value) { values[v] = value; });
-    if (there == share.kEvery) {
-      float_ends ends;
-      ends.add(values);
-      lower = ends.least();
-      upper = ends.most();
-      odd = ends.odd();
-    } else {
-#pragma unroll
-      for (unsigned v = 0; v < Values; v++) widen(v, values[v]);
-    }
-  } else {
-    share.visit_all(widen);
-  }
-  if (there != share.kEvery) odd = share.odd();
-  lower = -group.largest(-lower);
-  upper = group.largest(upper);
-  // Marks of those that are no less, of finite values.
-  const auto reaching = [&](float from) {
-    if constexpr (!kHeld) return static_cast<bits>(share.finite_from(from) & there);
-    bits marks = 0;
-    from = without_plus_zero(from);
-#pragma unroll
-    for (int v = Values - 1; v >= 0; v--) marks = shift_in_less(values[kHeld ? v : 0], from, marks);
-    return static_cast<bits>(~marks & there);
-  };
-  const bool takes_all = row.count <= plan.k;
-  settled = isfinite(group.sum(odd)) || takes_all;
-  const float width = __fmul_rn(plan.stop.eps, fabsf(upper));
-  bool open = settled && !takes_all;
-  bits reach_lower = there;
-#pragma unroll 1
-  for (int step = 0;; step++) {
-    const float middle = midpoint(lower, upper);
-    open = open && (plan.stop.by_count ? step < plan.stop.max_iter
-                                       : __fsub_rn(upper, lower) > width && lower < middle && middle < upper);
-    if (group.all(!open)) break;
-    bits marks = 0;
-    float count = 0.0f;
-    if constexpr (kHeld) {
-      marks = reaching(middle);
-      count = static_cast<float>(count_marks(marks));
-    } else {
-      share.visit_all([&](unsigned, float value) { count += value >= middle ? 1.0f : 0.0f; });
-    }
-    const auto reached = static_cast<int>(group.sum_count(count));
-    const bool ends = plan.stop.by_eps && reached == plan.k;
-    if (open && (reached < plan.k || ends)) upper = middle;
-    if (open && reached >= plan.k) {
-      lower = middle;
-      reach_lower = marks;
-    }
-    open = open && !ends;
-  }
-  if constexpr (!kHeld) reach_lower = reaching(lower);
-  row_marks<bits> marks;
-  marks.sure = reach_lower;
-  if (plan.stop.by_eps && !group.all(upper == lower)) {
-    marks.sure = reaching(upper);
-    marks.fill = reach_lower & ~marks.sure;
-  }
-  if (takes_all) marks = {there, 0};
-  return marks;
-}
-
 /// Marks the k best of a row, if 16-bit numbers settle it. All that run in step call it.
-/// @tparam Plain no early stop is asked, and k is below the count. @param settled whether the marks are right; a row of
+/// @tparam Plain k is below the count. @param settled whether the marks are right; a row of
 /// no more than k columns always is. @param learns whether to learn how close values lie, which changes slowly.
 template <int Values, bool Plain, class Stored, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_row(
     Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
     row_shape& shape, bool learns, bool& settled) {
   using kind = thread_numbers<Stored, Values>;
-  if (!Plain &&
-      (plan.stop.by_count ? plan.stop.max_iter <= kCountedSteps : plan.stop.by_eps && plan.stop.eps >= kCountedEps))
-    return count_midpoints<Values>(group, plan, row, share, settled);
   const bool takes_all = !Plain && row.count <= plan.k;
   kind numbers;
   const auto look = [&] {
@@ -414,21 +309,6 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
       shape.tied = group.all(border.tied && settled);
     }
   }
-  if constexpr (Plain) return marks;
-  if (!plan.stop.asked()) return marks;
-
-  const row_facts mine = share.facts(marks.sure);
-  float lower = -group.largest(-mine.least);
-  float upper = group.largest(mine.most);
-  float kth = -group.largest(-mine.kth);
-  float next = group.largest(mine.next);
-  if (border.tied) kth = next = tie;
-  const bool odd = !isfinite(group.sum(mine.odd));
-  bool exact = takes_all || !settled || odd || bisect(plan.stop, kth, next, lower, upper);
-  exact |= plan.stop.by_count && lower > next && lower <= kth;  // which the k best alone reach
-  if (group.all(exact)) return marks;
-  const auto stopped = share.marks_between(lower, plan.stop.by_count ? lower : upper);
-  if (!exact) marks = stopped;
   return marks;
 }
 

@@ -67,15 +67,6 @@ struct key_border {
   std::uint32_t fill_from;
 };
 
-/// Extremes of a row's columns, for an early stop.
-struct row_facts {
-  float least = INFINITY;
-  float most = -INFINITY;
-  float kth = INFINITY;    // the least of the k best
-  float next = -INFINITY;  // the best of the others
-  float odd = 0.0f;        // NaN if any column holds NaN or an infinity
-};
-
 /// Shifts in, from the right, whether a finite value is less than another: by the sign of the difference, which
 /// denormals keep; an instruction less than a comparison takes. @pre `than` is not +0, for -0 - 0 is -0: see below.
 __device__ __forceinline__ std::uint32_t shift_in_less(float value, float than, std::uint32_t marks) {
@@ -89,33 +80,57 @@ class float_ends {
  public:
   template <int Count>
   __device__ __forceinline__ void add(const float (&values)[Count]) {
-    static_assert(Count % 2 == 0);
+    static_assert(Count % 4 == 0);
+    int most = most_;  // two by turns: each waits for its own last one
+    unsigned most_bits = most_bits_;
 #pragma unroll
-    for (int i = 0; i < Count; i += 2) {
-      const int a = __float_as_int(values[i]);
-      const int b = __float_as_int(values[i + 1]);
-      most_ = __vimax3_s32(most_, a, b);
-      most_bits_ = __vimax3_u32(most_bits_, static_cast<unsigned>(a), static_cast<unsigned>(b));
-      least_bits_ = __vimin3_u32(least_bits_, static_cast<unsigned>(a), static_cast<unsigned>(b));
+    for (int i = 0; i < Count; i += 4) {
+      add(values[i], values[i + 1], most_, most_bits_);
+      add(values[i + 2], values[i + 3], most, most_bits);
     }
+    most_ = max(most_, most);
+    most_bits_ = max(most_bits_, most_bits);
   }
+  /// Of all that a group's threads added.
+  template <class Group>
+  __device__ __forceinline__ void join(Group& group) {
+    const std::uint32_t most = group.largest(static_cast<std::uint32_t>(most_) ^ core::kSignBit);
+    most_ = static_cast<int>(most ^ core::kSignBit);
+    most_bits_ = group.largest(most_bits_);
+  }
+  /// Where all have one sign, one of the ends has the least bits.
+  __device__ __forceinline__ bool have_both_signs() const { return most_ >= 0 && most_bits_ >= core::kSignBit; }
+  __device__ __forceinline__ void add_least_bits(std::uint32_t bits) { least_bits_ = bits; }
+
   /// Of numbers below 0, the larger bits are the lesser.
   __device__ __forceinline__ float most() const { return __uint_as_float(most_ >= 0 ? most_ : least_bits_); }
   __device__ __forceinline__ float least() const {
     return __uint_as_float(most_bits_ >= core::kSignBit ? most_bits_ : least_bits_);
   }
-  /// NaN if there is NaN or an infinity.
-  __device__ __forceinline__ float odd() const {
+  /// Whether there is NaN or an infinity.
+  __device__ __forceinline__ bool odd() const {
     constexpr unsigned kInfinity = 0x7F800000u;
-    const bool is_odd = most_ >= static_cast<int>(kInfinity) || most_bits_ >= (kInfinity | core::kSignBit);
-    return is_odd ? core::float_from_bits(core::kCanonicalNan) : 0.0f;
+    return most_ >= static_cast<int>(kInfinity) || most_bits_ >= (kInfinity | core::kSignBit);
   }
 
  private:
+  static __device__ __forceinline__ void add(float a, float b, int& most, unsigned& most_bits) {
+    most = __vimax3_s32(most, __float_as_int(a), __float_as_int(b));
+    most_bits = __vimax3_u32(most_bits, __float_as_uint(a), __float_as_uint(b));
+  }
+
   int most_ = static_cast<int>(core::kSignBit);
   unsigned most_bits_ = 0;
-  unsigned least_bits_ = ~0u;
+  unsigned least_bits_ = 0;
 };
+template <int Count>
+__device__ __forceinline__ std::uint32_t least_bits_of(const float (&values)[Count], std::uint32_t least) {
+  static_assert(Count % 2 == 0);
+#pragma unroll
+  for (int i = 0; i < Count; i += 2)
+    least = __vimin3_u32(least, __float_as_uint(values[i]), __float_as_uint(values[i + 1]));
+  return least;
+}
 
 /// Where a thread reads its units of any row: bytes from its first column.
 template <class Stored, int Values>
@@ -272,57 +287,38 @@ class row_share {
     return row_.value(first_ + static_cast<int>(units_.number(static_cast<unsigned>(v) / kUnit) * kUnit) +
                       v % static_cast<int>(kUnit));
   }
-  /// What an early stop needs to know of a thread's columns, of which `sure` are among the k best.
-  __device__ __forceinline__ row_facts facts(bits sure) const {
-    row_facts all;
-    const auto split = [&](unsigned v, float value) {
-      if (sure >> v & 1) {
-        all.kth = fminf(all.kth, value);
-      } else {
-        all.next = fmaxf(all.next, value);
-      }
-    };
-    if (whole()) {
-      float_ends ends;
-      visit_units([&](unsigned first, const float(&values)[kUnit]) {
-        ends.add(values);
+  /// All values; in the place of a column that is not there the row's first value.
+  __device__ __forceinline__ void read_values(float (&values)[Values]) const {
 #pragma unroll
-        for (unsigned c = 0; c < kUnit; c++) split(first + c, values[c]);
-      });
-      all.least = ends.least();
-      all.most = ends.most();
-      all.odd = ends.odd();
-      return all;
+    for (unsigned i = 0; i < kUnits; i++) {
+      float of_unit[kUnit];
+      widen_unit<Stored>(unit(i), of_unit);
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++) values[kUnit * i + c] = of_unit[c];
     }
-    visit_all([&](unsigned v, float value) {
-      all.least = fminf(all.least, value);
-      all.most = fmaxf(all.most, value);
-      split(v, value);
-    });
-    all.odd = odd();
-    return all;
+    if (row_.negated) {
+#pragma unroll
+      for (float& value : values) value = -value;
+    }
+    if (whole()) return;
+    const bits there = present();
+    const float first = row_.value(0);
+#pragma unroll
+    for (unsigned v = 0; v < Values; v++) values[v] = there >> v & 1 ? values[v] : first;
   }
-  /// Calls f(v, value) for all of a thread's columns: NaN, which reaches nothing and is no extreme, where none is.
+  /// The same, unit by unit: calls f(values).
   template <class F>
-  __device__ __forceinline__ void visit_all(F f) const {
-    if (whole()) return visit(f);
-    const bits there = present();
-    visit([&](unsigned v, float value) { f(v, there >> v & 1 ? value : core::float_from_bits(core::kCanonicalNan)); });
-  }
-  /// NaN if any column holds NaN or an infinity.
-  __device__ __forceinline__ float odd() const {
-    float found = 0.0f;
-    const bits there = present();
-    visit([&](unsigned v, float value) { found = there >> v & 1 ? __fmaf_rn(value, 0.0f, found) : found; });
-    return found;
-  }
-  /// Those >= from are sure, those in [fill_from, from) fill up. @pre all columns hold finite numbers.
-  __device__ __forceinline__ row_marks<bits> marks_between(float fill_from, float from) const {
-    const bits there = present();
-    row_marks<bits> marks;
-    marks.sure = finite_from(from) & there;
-    if (fill_from != from) marks.fill = finite_from(fill_from) & ~marks.sure & there;
-    return marks;
+  __device__ __forceinline__ void visit_there(F f) const {
+    const bool all = whole();
+    const bits there = all ? kEvery : present();
+    const float first_value = all ? 0.0f : row_.value(0);
+    visit_units([&](unsigned first, float(&values)[kUnit]) {
+      if (!all) {
+#pragma unroll
+        for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (first + c) & 1 ? values[c] : first_value;
+      }
+      f(values);
+    });
   }
   /// Those >= from. @pre all columns hold finite numbers.
   __device__ __forceinline__ bits finite_from(float from) const {

@@ -3,10 +3,11 @@
 // Why it is fast: a warp's next rows are on their way into shared memory while it searches the ones before, so that
 // memory never waits for the search; a row is then searched in the registers of its lanes as 16-bit numbers, two a
 // register, from where the borders of the rows before were, and a few counts are enough.
-// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh) -> choose and write (row_output.cuh). Rows of
-// more than 1,024 columns list the few that may be among the best, and search these (row_candidates.cuh). Rows that
-// 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the lanes, and
-// wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; early stops: row_stop.cuh) -> choose and write
+// (row_output.cuh). Rows of more than 1,024 columns list the few that may be among the best, and search these
+// (row_candidates.cuh). Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged
+// rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share:
+// docs/kernels.md.
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
 // places of their units kept, entries written in step 0.35 -> eight rows a warp 0.34; bf16 0.69 -> its own values as
@@ -23,6 +24,7 @@
 #include "cuda/top_k/row_output.cuh"
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_stage.cuh"
+#include "cuda/top_k/row_stop.cuh"
 #include "cuda/top_k/warp_rows.hpp"
 
 namespace shortlist::cuda {
@@ -54,10 +56,10 @@ enum class row_kind : std::uint8_t {
 
 /// Blocks of a multiprocessor: as many as have registers, and their rows room.
 template <class Stored, int Values, int Lanes, row_kind Kind>
-constexpr int kBlocksEach = Values == 64 && sizeof(Stored) == 4                        ? 3
-                            : Values == 48                                             ? 4
-                            : Kind == row_kind::early || (Values == 32 && Lanes == 16) ? 5
-                                                                                       : 6;
+constexpr int kBlocksEach = Values == 64 && (sizeof(Stored) == 4 || Kind == row_kind::early) ? 3
+                            : Values == 48                                                   ? 4
+                            : Kind >= row_kind::early || (Values == 32 && Lanes == 16)       ? 5
+                                                                                             : 6;
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, row_kind Kind>
@@ -70,6 +72,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
   constexpr bool kPacked = Kind == row_kind::packed || Kind == row_kind::early;
   constexpr bool kPlain = Kind <= row_kind::plain;
   constexpr bool kSimple = Kind != row_kind::any;
+  constexpr bool kLimits = Kind == row_kind::early;  // of more marks than k the first ones are written
   const core::top_k_request& request = args.request;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -110,6 +113,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
   }
   const unit_places<Stored, Values> units(group.rank());
   row_shape shape{.border = args.search.deviations};
+  stop_guess guess{.deviations = args.search.deviations};
+  const bool stops = Kind == row_kind::early || (Kind == row_kind::any && args.search.stop.asked());
   candidate_threshold threshold;
   float each = 0.0f;
   int turn = 0;
@@ -120,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
     unsigned char* rows_bytes = memory + stage * args.stage_bytes;
     const bool there = first + group_index < rows;
     const std::int64_t index = there ? first + group_index : -1;
-    row_span span{0, kPlain || there ? request.matrix.cols : 0};  // plain: what is not there is searched, not written
+    row_span span{0, kSimple || there ? request.matrix.cols : 0};  // simple: what is not there is searched, not written
     if (!kSimple && there) span = span_of(request, index);
     if (fetches && first < rows) barrier_wait(barriers + stage, turn / kStages & 1);
     if (!packed) {
@@ -158,12 +163,17 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
       }
     }
     bool settled = false;
-    auto marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
+    row_marks<typename row_share<Stored, Values>::bits> marks;
+    if constexpr (Kind != row_kind::early)
+      if (!stops) marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
+    if constexpr (!kPlain)
+      if (stops) marks = search_stopped_row<Values>(group, args.search, row, share, guess, learns_from(turn), settled);
     const int best = kPlain ? args.search.k : min(args.search.k, row.count);
     auto chosen = share.ascending(marks.sure);
     int place = 0;
-    if (group.all(marks.chosen)) {  // most rows
+    if (group.all(marks.chosen || (kLimits && settled && !args.search.stop.by_eps))) {  // most rows
       place = group.before(count_marks(chosen));
+      if (kLimits && place >= best) chosen = 0;
     } else {
       while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
         const int leader = __ffs(static_cast<int>(open)) - 1;
@@ -171,9 +181,9 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
         other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
                        static_cast<int>(row.bytes - rows_bytes);
         other.count = __shfl_sync(kFullWarp, row.count, leader);
-        const float near = __shfl_sync(kFullWarp, shape.at, leader);
-        const key_border border = find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near,
-                                                      args.search.deviations, args.search.stop);
+        const float near = __shfl_sync(kFullWarp, stops ? guess.at : shape.at, leader);
+        const key_border border =
+            find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near, args.search.deviations);
         if (group_index == leader / Lanes) {
           marks = marks_by_key<Stored, Values>(row, group.rank(), border);
           settled = true;
@@ -181,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
       }
       chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
     }
-    write_row(group, output, row, share, chosen, place, index, span.begin, staged);
+    write_row<kLimits>(group, output, row, share, chosen, place, index, span.begin, staged);
     if constexpr (kLists<Values, Lanes, Kind>) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
@@ -213,7 +223,8 @@ template <class Stored, row_kind Kind>
 void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
   const std::int64_t columns = args.stage.columns_held();
   constexpr bool kPlain = Kind <= row_kind::plain;
-  constexpr int kLanes = Kind == row_kind::any ? 8 : 4;  // more of them sort sooner
+  constexpr bool kSimple = Kind != row_kind::any;
+  constexpr int kLanes = kSimple ? 4 : 8;  // more of them sort sooner
   if (columns <= 64) return launch_shape_of<Stored, 64 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
   if (columns <= 128) return launch_shape_of<Stored, 128 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
   if constexpr (kPlain && sizeof(Stored) == 2) {  // half the registers: twice the values a lane
@@ -221,20 +232,20 @@ void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
     if (columns <= 512) return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_shape_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
   } else {
-    if constexpr (kPlain)
+    constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other blocks
+    const bool has_room = args.search.k <= kFewEntries;
+    if constexpr (kSimple)
       if (columns <= 256 && args.search.k <= 64 && args.request.matrix.rows >= kManyRows)
         return launch_shape_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
-    constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other blocks
-    const bool has_room = kPlain && args.search.k <= kFewEntries;
     if constexpr (kPlain)
       if (columns <= 384 && has_room) return launch_shape_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
-    if constexpr (kPlain)
+    if constexpr (kSimple)
       if (columns <= 512 && has_room) return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
-    if constexpr (kPlain)
+    if constexpr (kSimple)
       if (columns <= 768 && has_room) return launch_shape_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
-    if constexpr (Kind != row_kind::any)
+    if constexpr (kSimple)
       if (columns <= 768) return launch_shape_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_shape_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
   }

@@ -1,0 +1,350 @@
+// An early stop's search of a row that lies in shared memory, by a group of threads; each marks those of its columns.
+//
+// Why it is fast: a midpoint is reached by k values exactly where it does not exceed the k-th best value, so that the
+// path of the bisection depends on the row's extremes and on that value alone. A guess of it gives a path without a
+// count; the path is the right one if k values reach its lower end and fewer its upper end, whatever was passed on the
+// way. Rows like those before need two or three counts for up to five steps, instead of a count a step; and where
+// exactly k values reach any midpoint, they are the result.
+// Steps: the extremes -> a guess from the rows before -> for many steps, or an eps: the border between 16-bit numbers,
+// a bound that is proved -> the path -> counts at its ends until both are proved -> marks. A count that refutes a guess
+// tells by how many values it was off. After a few guesses the bisection's own midpoints are counted.
+// Limit: as in warp_rows.cu; measured share: docs/kernels.md.
+// History, 2^20 x 256, k 32, 4 and 8 steps, where the exact search takes 0.340 ms: every midpoint counted 0.411 and
+// 0.567
+// -> guessed paths 0.369 and 0.561 -> a path is followed again only where a count refutes it, the first k are not told
+// from the other marks before they are written 0.348 and 0.518 -> numbers first, for eight steps 0.463.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/top_k/row_search.cuh"
+
+namespace shortlist::cuda {
+
+constexpr int kStopGuesses = 6;  // counts after which the bisection's own midpoints are counted, one after the other
+constexpr int kPlainSteps = 12;  // of a path that is followed without looking at its width
+constexpr float kFineShare = 0.25f;   // of what is known of the border: a narrower bracket is not needed for a count
+constexpr int kNarrowedSteps = 8;     // so many steps pay for a search of 16-bit numbers first
+constexpr int kNarrowCounts = 12;     // of numbers; what is known then must do
+constexpr float kNarrowShare = 1.0f;  // of the bracket where the bisection ends: half and twice as much cost more
+constexpr float kNumberRounding =
+    0x1p-20f;                       // of both terms of a value from its number; four roundings, and a reciprocal
+constexpr float kTrustGain = 8.0f;  // values; a single row tells no more about which guess is better
+
+/// What a group has learned from its rows: two guesses of a border, and which is better.
+struct stop_guess {
+  float deviations;    // from the middle of a row's extremes; those of normal data lie so many apart
+  float at = 0.0f;     // where the borders of the rows before were
+  float trust = 0.0f;  // by how many values this was nearer
+};
+
+/// A bracket of the bisection.
+struct stop_bracket {
+  float low;
+  float high;
+  bool ends = false;  // the bisection ends here
+};
+
+/// What a group follows the bisection of its row by.
+struct stop_path {
+  float lower;  // the row's extremes
+  float upper;
+  float width;  // Algorithm 1 ends at it
+  bool fits;    // the sum of any two values is finite
+
+  /// So many halvings surely leave a bracket that is wider than `target`, and than what rounding does.
+  __device__ __forceinline__ int sure_steps(float target) const {
+    constexpr float kRounding = 0x1p-19f;
+    const float least = fmaxf(fmaxf(target, width), kRounding * fmaxf(fabsf(lower), fabsf(upper)));
+    const auto exponent = static_cast<int>(__float_as_uint((upper - lower) * near_reciprocal(least)) >> 23) - 127;
+    return exponent > 30 ? 0 : exponent - 1;
+  }
+};
+
+/// Follows the bisection to where a border `at` would lead it.
+/// @param fine a bracket of that width is narrow enough, if one of its ends lies within (low, high).
+__device__ __forceinline__ stop_bracket follow(const early_stop& stop, const stop_path& path, float at, float low,
+                                               float high, float fine) {
+  stop_bracket bracket{path.lower, path.upper};
+  const auto halve = [&](float middle) {
+    const bool up = at >= middle;
+    bracket.low = up ? middle : bracket.low;
+    bracket.high = up ? bracket.high : middle;
+  };
+  int step = 0;
+  if (path.fits) {
+    const bool few = stop.by_count && stop.max_iter <= kPlainSteps;
+    int plain = stop.max_iter;
+    if (!few) plain = stop.by_count ? min(plain, path.sure_steps(fine)) : path.sure_steps(fine);
+#pragma unroll 4
+    for (; step < plain; step++) halve(__fmul_rn(__fadd_rn(bracket.low, bracket.high), 0.5f));
+    bracket.ends = few;
+    if (few) return bracket;
+  }
+#pragma unroll 1
+  for (;; step++) {
+    const float middle = midpoint(bracket.low, bracket.high);
+    bracket.ends = middle <= bracket.low || (middle >= bracket.high && (stop.by_eps || at < middle)) ||
+                   (stop.by_count ? step >= stop.max_iter : !(__fsub_rn(bracket.high, bracket.low) > path.width));
+    if (bracket.ends) return bracket;
+    const bool helps = bracket.low > low || (bracket.high < high && bracket.high < path.upper);
+    if (helps && __fsub_rn(bracket.high, bracket.low) <= fine) return bracket;
+    halve(middle);
+  }
+}
+
+/// The first midpoint within (low, high) on the way to what lies there; `low` if the bisection ends before.
+inline __device__ __noinline__ float first_midpoint_within(early_stop stop, stop_path path, float low, float high) {
+  float lower = path.lower;
+  float upper = path.upper;
+#pragma unroll 1
+  for (int step = 0; !stop.by_count || step < stop.max_iter; step++) {
+    const float middle = midpoint(lower, upper);
+    if (middle > low && middle < high) return middle;
+    if (middle <= lower || middle >= upper || (stop.by_eps && !(__fsub_rn(upper, lower) > path.width))) break;
+    (middle <= low ? lower : upper) = middle;
+  }
+  return low;
+}
+
+/// A thread's columns as finite values, the largest first: in registers where these have room, else read for each pass.
+template <class Stored, int Values, bool Held>
+class stop_values {
+ public:
+  using share_type = row_share<Stored, Values>;
+  using bits = typename share_type::bits;
+
+  __device__ __forceinline__ explicit stop_values(const share_type& share) : share_(share), there_(share.present()) {
+    if constexpr (Held) share.read_values(values_);
+  }
+  __device__ __forceinline__ bits there() const { return there_; }
+  __device__ __forceinline__ float_ends ends() const {
+    float_ends ends;
+    visit([&](const auto& values) { ends.add(values); });
+    return ends;
+  }
+  /// Of numbers that have all the same sign.
+  __device__ __forceinline__ std::uint32_t least_bits() const {
+    std::uint32_t least = ~0u;
+    visit([&](const auto& values) { least = least_bits_of(values, least); });
+    return least;
+  }
+  /// Numbers value x scale + offset, NaN for a column that is not there.
+  __device__ __forceinline__ void map(thread_numbers<float, Values>& numbers, float scale, float offset) const {
+    constexpr int kPairs = thread_numbers<float, Values>::kPairs;
+#pragma unroll
+    for (int i = 0; i < Values / 2; i++) {
+      const int v = i / kPairs * 2 * kPairs + i % kPairs;
+      numbers.set(i, __fmaf_rn(values_[v], scale, offset), __fmaf_rn(values_[v + kPairs], scale, offset));
+    }
+    if (there_ != share_type::kEvery) numbers.keep_only(there_);
+  }
+  /// Marks those that are no less.
+  __device__ __forceinline__ bits reaching(float from) const {
+    from = without_plus_zero(from);
+    if constexpr (!Held) return share_.finite_from(from) & there_;
+    constexpr int kEach = 16;  // marks that wait for one another
+    constexpr int kRuns = (Values + kEach - 1) / kEach;
+    std::uint32_t less[(kRuns + 1) / 2 * 2] = {};
+#pragma unroll
+    for (int i = kEach - 1; i >= 0; i--) {
+#pragma unroll
+      for (int r = 0; r < kRuns; r++) {
+        const int v = r * kEach + i;
+        if (v < Values) less[r] = shift_in_less(values_[Held && v < Values ? v : 0], from, less[r]);
+      }
+    }
+    bits marks = ~(less[0] | less[1] << kEach);
+    if constexpr (Values > 32)
+      marks = static_cast<bits>(~(less[2] | less[3] << kEach)) << 32 | static_cast<std::uint32_t>(marks);
+    return marks & there_;
+  }
+
+ private:
+  template <class F>
+  __device__ __forceinline__ void visit(F f) const {
+    if constexpr (Held) {
+      f(values_);
+    } else {
+      share_.visit_there([&](const auto& values) { f(values); });
+    }
+  }
+
+  const share_type& share_;
+  const bits there_;
+  float values_[Held ? Values : 1];
+};
+
+/// Where a border lies: in [low, high), and `at` if no more than the k best reach `low`.
+struct number_range {
+  float low = -INFINITY;
+  float high = INFINITY;
+  float over = INFINITY;  // so many more than k reach `low`, nearly
+  float under = -INFINITY;
+  float at = 0.0f;
+};
+
+/// Finds where a row's border lies by counting 16-bit numbers, a unit for `each`, 0 for `at`: half the instructions of
+/// counting values. All that run in step call it; only rows that are `open` are searched.
+/// @param target so narrow a range is enough.
+template <class Group, class Stored, int Values>
+__device__ __forceinline__ number_range narrow_by_numbers(Group& group, const stop_values<Stored, Values, true>& values,
+                                                          float k, float at, float each, float target, bool open) {
+  using kind = thread_numbers<float, Values>;
+  const float scale = near_reciprocal(each);
+  const float offset = -at * scale;
+  const bool usable = open && fabsf(offset) < kFarthest && scale < kFarthest && scale > 1.0f / kFarthest;
+  kind numbers;
+  values.map(numbers, usable ? scale : 0.0f, usable ? offset : 0.0f);
+  target *= scale;
+  number_bracket known;
+  float from = 0.0f;
+  open = usable;
+#pragma unroll 1
+  for (int count = 0; count < kNarrowCounts && !group.all(!open); count++) {
+    const float beyond = group.sum_count(numbers.count_from(from)) - k;
+    if (!open) continue;
+    const bool reached = beyond >= 0.0f;
+    known.low = reached ? from : known.low;
+    known.over = reached ? beyond : known.over;
+    known.high = reached ? known.high : from;
+    known.under = reached ? known.under : beyond;
+    const float next = kind::rounded(known.has_ends() ? known.inside() : from + beyond);
+    open = beyond != 0.0f && !(known.width() <= target) && next > known.low && next < known.high;
+    from = next;
+  }
+  if (!usable) return {};
+  // A number's values lie within it and the one before; what rounding adds here is within 2^-21 of both terms.
+  const auto value_of = [&](float number, float side) {
+    const float away = kind::grid_at(number) + kLeastGrid;
+    const float term = __fmaf_rn(side, away, number) * each;
+    return at + term + side * kNumberRounding * (fabsf(at) + fabsf(term));
+  };
+  number_range range;
+  if (known.low > -INFINITY) {
+    range.low = value_of(known.low, -1.0f);
+    range.over = known.over;
+    range.at = __fmaf_rn(known.low, each, at);
+  }
+  if (known.high < INFINITY) {
+    range.high = value_of(known.high, 1.0f);
+    range.under = known.under;
+  }
+  return range;
+}
+
+/// Marks what an early stop selects of a row. All that run in step call it.
+/// Algorithm 2's result are the first k of the marks; no marks fill up then.
+/// @param learns whether to learn where borders lie. @param settled whether the marks are right: a row that holds NaN
+/// or an infinity takes the exact path.
+template <int Values, class Stored, class Group>
+__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_stopped_row(
+    Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
+    stop_guess& guess, bool learns, bool& settled) {
+  using bits = typename row_share<Stored, Values>::bits;
+  const early_stop& stop = plan.stop;
+  const stop_values<Stored, Values, Group::kHasRoom || (Values <= 32)> values(share);
+  float_ends ends = values.ends();
+  ends.join(group);
+  if (!group.all(ends.have_both_signs())) ends.add_least_bits(~group.largest(~values.least_bits()));
+  const float lower = ends.least();
+  const float upper = ends.most();
+  const bool takes_all = row.count <= plan.k;
+  settled = takes_all || !ends.odd();
+  const bool fits = takes_all || (isfinite(__fadd_rn(lower, lower)) && isfinite(__fadd_rn(upper, upper)));
+  const stop_path path{lower, upper, __fmul_rn(stop.eps, fabsf(upper)), group.all(fits)};
+  const float deviation = (upper - lower) * plan.each_span;
+  const float each = deviation * plan.each_value;  // from one value to the next
+  const float middle = 0.5f * (lower + upper);
+  const float by_extremes = __fmaf_rn(deviation, guess.deviations, middle);
+
+  // `over` (>= 0) more than k values reach `low`, `under` (< 0) more `high`; at first the row's own ends.
+  float low = lower;
+  float high = INFINITY;
+  float over = static_cast<float>(row.count - plan.k);
+  float under = static_cast<float>(-plan.k);
+  const auto between = [&] {
+    return __fmaf_rn(fminf(high, upper) - low, (over + 0.5f) * near_reciprocal(over - under + 1.0f), low);
+  };
+  float at = guess.trust > 0.0f ? guess.at : by_extremes;
+  bits marks = values.there();  // those that reach `marked`
+  float marked = lower;
+  bool open = settled && !takes_all;
+  if constexpr (Group::kHasRoom) {
+    if (stop.by_eps || stop.max_iter >= kNarrowedSteps) {
+      const float end = stop.by_eps ? path.width : (upper - lower) * exp2f(static_cast<float>(-stop.max_iter));
+      const number_range near =
+          narrow_by_numbers(group, values, static_cast<float>(plan.k), at, each, kNarrowShare * end, open);
+      if (near.low > low) {
+        low = near.low;
+        over = near.over;
+      }
+      if (near.high < upper) {
+        high = near.high;
+        under = near.under;
+      }
+      if (near.low > -INFINITY || near.high < INFINITY) at = near.over == 0.0f ? near.at : between();
+    }
+  }
+  bool exact = false;
+  stop_bracket bracket{};
+  bool moved = true;
+#pragma unroll 1
+  for (int pass = 1; !group.all(!open); pass++) {
+    if (!group.all(!moved)) {
+      if (!(at > low && at < high)) at = low;
+      bracket = follow(stop, path, at, low, high, over == 0.0f ? 0.0f : fminf(each, kFineShare * (high - low)));
+    }
+    const bool asks_low = bracket.low > low;
+    // The row's maximum is never a midpoint, but where the bisection ends at it.
+    const bool at_top = bracket.high >= upper && (stop.by_eps || midpoint(bracket.low, bracket.high) < upper);
+    const bool asks_high = bracket.high < high && bracket.high > low && !at_top;
+    const bool asks = asks_low || asks_high;
+    moved = open && !asks && !bracket.ends;
+    open = open && (asks || moved);
+    if (group.all(!open)) break;
+    const bool counts_low = asks_low && (!asks_high || at - bracket.low < bracket.high - at);
+    const float from = counts_low ? bracket.low : bracket.high;
+    const bits reaching = values.reaching(from);
+    const float beyond = group.sum_count(static_cast<float>(count_marks(reaching))) - static_cast<float>(plan.k);
+    if (open && asks) {
+      const bool reached = beyond >= 0.0f;
+      low = reached ? from : low;
+      over = reached ? beyond : over;
+      high = reached ? high : from;
+      under = reached ? under : beyond;
+      marks = reached ? reaching : marks;
+      marked = reached ? from : marked;
+      exact = beyond == 0.0f && from < upper;  // a midpoint
+      open = !exact;
+      const float stepped = __fmaf_rn(beyond + (reached ? 0.5f : -0.5f), each, from);
+      const bool steps = (low == lower || high == INFINITY) && stepped > low && stepped < fminf(high, upper);
+      at = steps ? stepped : between();
+      moved = !(at >= bracket.low && at < bracket.high);
+    }
+    if (pass >= kStopGuesses && open) {
+      moved = true;
+      at = first_midpoint_within(stop, path, low, high);
+    }
+  }
+
+  if (learns && settled && !takes_all) {
+    const float found = between();
+    const float gain = (fabsf(by_extremes - found) - fabsf(guess.at - found)) * near_reciprocal(each);
+    const float known = fminf(kTrustGain, fmaxf(-kTrustGain, gain));
+    const float moved = (found - middle) * near_reciprocal(deviation) - guess.deviations;
+    guess.at = guess.trust > 0.0f ? __fmaf_rn(kLearning, found - guess.at, guess.at) : found;
+    guess.trust = __fmaf_rn(kLearning, known - guess.trust, guess.trust);
+    if (fabsf(moved) < INFINITY) guess.deviations = __fmaf_rn(kLearning, moved, guess.deviations);
+  }
+  const bool chosen = takes_all || exact;
+  if (!group.all(chosen || bracket.low == marked)) {  // proved by numbers, or by the maximum
+    const bits reaching = values.reaching(bracket.low);
+    if (!chosen) marks = reaching;
+  }
+  if (!stop.by_eps || group.all(chosen)) return {marks, 0, chosen};
+  const bits sure = chosen ? marks : values.reaching(bracket.high);
+  return {sure, marks & ~sure, chosen};
+}
+
+}  // namespace shortlist::cuda
