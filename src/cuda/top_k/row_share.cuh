@@ -287,6 +287,7 @@ class row_share {
     return row_.value(first_ + static_cast<int>(units_.number(static_cast<unsigned>(v) / kUnit) * kUnit) +
                       v % static_cast<int>(kUnit));
   }
+  __device__ __forceinline__ float first_value() const { return row_.value(0); }
   /// All values; in the place of a column that is not there the row's first value.
   __device__ __forceinline__ void read_values(float (&values)[Values]) const {
 #pragma unroll
@@ -302,20 +303,19 @@ class row_share {
     }
     if (whole()) return;
     const bits there = present();
-    const float first = row_.value(0);
+    const float first = first_value();
 #pragma unroll
     for (unsigned v = 0; v < Values; v++) values[v] = there >> v & 1 ? values[v] : first;
   }
-  /// The same, unit by unit: calls f(values).
+  /// Unit by unit: calls f(values), with `absent` in the place of a column that is not there.
   template <class F>
-  __device__ __forceinline__ void visit_there(F f) const {
+  __device__ __forceinline__ void visit_there(float absent, F f) const {
     const bool all = whole();
     const bits there = all ? kEvery : present();
-    const float first_value = all ? 0.0f : row_.value(0);
     visit_units([&](unsigned first, float(&values)[kUnit]) {
       if (!all) {
 #pragma unroll
-        for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (first + c) & 1 ? values[c] : first_value;
+        for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (first + c) & 1 ? values[c] : absent;
       }
       f(values);
     });

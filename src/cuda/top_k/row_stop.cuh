@@ -129,15 +129,26 @@ class stop_values {
     visit([&](const auto& values) { least = least_bits_of(values, least); });
     return least;
   }
-  /// Numbers value x scale + offset, NaN for a column that is not there.
+  /// Numbers value x scale + offset, NaN for a column that is not there; to be counted, not marked.
   __device__ __forceinline__ void map(thread_numbers<float, Values>& numbers, float scale, float offset) const {
-    constexpr int kPairs = thread_numbers<float, Values>::kPairs;
+    int at = 0;
+    const auto set = [&](float a, float b) {
+      numbers.set(at++, __fmaf_rn(a, scale, offset), __fmaf_rn(b, scale, offset));
+    };
+    const float absent = core::float_from_bits(core::kCanonicalNan);
+    if constexpr (!Held) {
+      share_.visit_there(absent, [&](const float(&values)[share_type::kUnit]) {
 #pragma unroll
-    for (int i = 0; i < Values / 2; i++) {
-      const int v = i / kPairs * 2 * kPairs + i % kPairs;
-      numbers.set(i, __fmaf_rn(values_[v], scale, offset), __fmaf_rn(values_[v + kPairs], scale, offset));
+        for (unsigned c = 0; c < share_type::kUnit; c += 2) set(values[c], values[c + 1]);
+      });
+    } else if (there_ == share_type::kEvery) {
+#pragma unroll
+      for (int v = 0; v < Values; v += 2) set(values_[v], values_[v + 1]);
+    } else {
+      const auto value = [&](int v) { return there_ >> v & 1 ? values_[v] : absent; };
+#pragma unroll
+      for (int v = 0; v < Values; v += 2) set(value(v), value(v + 1));
     }
-    if (there_ != share_type::kEvery) numbers.keep_only(there_);
   }
   /// Marks those that are no less.
   __device__ __forceinline__ bits reaching(float from) const {
@@ -166,7 +177,7 @@ class stop_values {
     if constexpr (Held) {
       f(values_);
     } else {
-      share_.visit_there([&](const auto& values) { f(values); });
+      share_.visit_there(there_ == share_type::kEvery ? 0.0f : share_.first_value(), f);
     }
   }
 
@@ -187,8 +198,8 @@ struct number_range {
 /// Finds where a row's border lies by counting 16-bit numbers, a unit for `each`, 0 for `at`: half the instructions of
 /// counting values. All that run in step call it; only rows that are `open` are searched.
 /// @param target so narrow a range is enough.
-template <class Group, class Stored, int Values>
-__device__ __forceinline__ number_range narrow_by_numbers(Group& group, const stop_values<Stored, Values, true>& values,
+template <class Group, class Stored, int Values, bool Held>
+__device__ __forceinline__ number_range narrow_by_numbers(Group& group, const stop_values<Stored, Values, Held>& values,
                                                           float k, float at, float each, float target, bool open) {
   using kind = thread_numbers<float, Values>;
   const float scale = near_reciprocal(each);
@@ -270,21 +281,19 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
   bits marks = values.there();  // those that reach `marked`
   float marked = lower;
   bool open = settled && !takes_all;
-  if constexpr (Group::kHasRoom) {
-    if (stop.by_eps || stop.max_iter >= kNarrowedSteps) {
-      const float end = stop.by_eps ? path.width : (upper - lower) * exp2f(static_cast<float>(-stop.max_iter));
-      const number_range near =
-          narrow_by_numbers(group, values, static_cast<float>(plan.k), at, each, kNarrowShare * end, open);
-      if (near.low > low) {
-        low = near.low;
-        over = near.over;
-      }
-      if (near.high < upper) {
-        high = near.high;
-        under = near.under;
-      }
-      if (near.low > -INFINITY || near.high < INFINITY) at = near.over == 0.0f ? near.at : between();
+  if (stop.by_eps || stop.max_iter >= kNarrowedSteps) {
+    const float end = stop.by_eps ? path.width : (upper - lower) * exp2f(static_cast<float>(-stop.max_iter));
+    const number_range near =
+        narrow_by_numbers(group, values, static_cast<float>(plan.k), at, each, kNarrowShare * end, open);
+    if (near.low > low) {
+      low = near.low;
+      over = near.over;
     }
+    if (near.high < upper) {
+      high = near.high;
+      under = near.under;
+    }
+    if (near.low > -INFINITY || near.high < INFINITY) at = near.over == 0.0f ? near.at : between();
   }
   bool exact = false;
   stop_bracket bracket{};
