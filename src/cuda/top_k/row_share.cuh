@@ -139,7 +139,7 @@ class unit_places {
   static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
   static constexpr unsigned kUnits = Values / kUnit;
   static constexpr unsigned kApart = 128 / std::gcd(Values * static_cast<unsigned>(sizeof(Stored)), 128u);
-  static constexpr bool kKept = kUnits == 4 || kUnits == 8;  // in registers, half of them: the others differ in one bit
+  static constexpr bool kKept = kUnits == 4 || kUnits == 8 || kUnits == 16;  // half of them: the others differ in a bit
 
   __device__ __forceinline__ explicit unit_places(int rank)
       : turn_(static_cast<unsigned>(rank) / kApart % kUnits) {  // after so many threads come the same banks again
