@@ -77,9 +77,9 @@ struct candidate_threshold {
 };
 
 /// Marks of a thread's columns that are candidates. @param threshold candidate_threshold::of()
-template <class Stored, int Values>
+template <class Stored, int Values, bool Keeps16>
 __device__ __forceinline__ typename row_share<Stored, Values>::bits candidates_of(
-    const row_share<Stored, Values>& share, float threshold) {
+    const row_share<Stored, Values, Keeps16>& share, float threshold) {
   if constexpr (thread_numbers<Stored, Values>::kMapped) {
     return share.above(threshold);
   } else {

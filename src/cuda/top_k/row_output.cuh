@@ -158,9 +158,9 @@ __device__ __forceinline__ void store_four(Stored* to, Stored a, Stored b, Store
 /// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
 /// @param staged staged_bytes() of shared memory, the group's own.
 /// @tparam Limited there may be more than k of them, of which the first are written; not where they are sorted.
-template <bool Limited = false, class Group, class Stored, int Values>
+template <bool Limited = false, class Group, class Stored, int Values, bool Keeps16>
 __device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row<Stored>& row,
-                                          const row_share<Stored, Values>& share,
+                                          const row_share<Stored, Values, Keeps16>& share,
                                           typename row_share<Stored, Values>::bits chosen, int place,
                                           std::int64_t index, std::int64_t begin, unsigned char* staged) {
   if (plan.out.mask) {

@@ -133,13 +133,15 @@ __device__ __forceinline__ std::uint32_t least_bits_of(const float (&values)[Cou
 }
 
 /// Where a thread reads its units of any row: bytes from its first column.
-template <class Stored, int Values>
+/// @tparam Keeps16 16 units' places are kept in registers, too; where these are short, that costs more than it saves.
+template <class Stored, int Values, bool Keeps16 = false>
 class unit_places {
  public:
   static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
   static constexpr unsigned kUnits = Values / kUnit;
   static constexpr unsigned kApart = 128 / std::gcd(Values * static_cast<unsigned>(sizeof(Stored)), 128u);
-  static constexpr bool kKept = kUnits == 4 || kUnits == 8 || kUnits == 16;  // half of them: the others differ in a bit
+  static constexpr bool kKept =
+      kUnits == 4 || kUnits == 8 || (kUnits == 16 && Keeps16);  // half: the others differ in a bit
 
   __device__ __forceinline__ explicit unit_places(int rank)
       : turn_(static_cast<unsigned>(rank) / kApart % kUnits) {  // after so many threads come the same banks again
@@ -176,11 +178,11 @@ class unit_places {
 };
 
 /// A thread's columns of a row.
-template <class Stored, int Values>
+template <class Stored, int Values, bool Keeps16 = false>
 class row_share {
  public:
   using bits = std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>;
-  using places = unit_places<Stored, Values>;
+  using places = unit_places<Stored, Values, Keeps16>;
   static constexpr unsigned kUnit = places::kUnit;
   static constexpr unsigned kUnits = places::kUnits;
   static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);

@@ -108,10 +108,10 @@ inline __device__ __noinline__ float first_midpoint_within(early_stop stop, stop
 }
 
 /// A thread's columns as finite values, the largest first: in registers where these have room, else read for each pass.
-template <class Stored, int Values, bool Held>
+template <class Stored, int Values, bool Keeps16, bool Held>
 class stop_values {
  public:
-  using share_type = row_share<Stored, Values>;
+  using share_type = row_share<Stored, Values, Keeps16>;
   using bits = typename share_type::bits;
 
   __device__ __forceinline__ explicit stop_values(const share_type& share) : share_(share), there_(share.present()) {
@@ -198,8 +198,9 @@ struct number_range {
 /// Finds where a row's border lies by counting 16-bit numbers, a unit for `each`, 0 for `at`: half the instructions of
 /// counting values. All that run in step call it; only rows that are `open` are searched.
 /// @param target so narrow a range is enough.
-template <class Group, class Stored, int Values, bool Held>
-__device__ __forceinline__ number_range narrow_by_numbers(Group& group, const stop_values<Stored, Values, Held>& values,
+template <class Group, class Stored, int Values, bool Keeps16, bool Held>
+__device__ __forceinline__ number_range narrow_by_numbers(Group& group,
+                                                          const stop_values<Stored, Values, Keeps16, Held>& values,
                                                           float k, float at, float each, float target, bool open) {
   using kind = thread_numbers<float, Values>;
   const float scale = near_reciprocal(each);
@@ -248,13 +249,13 @@ __device__ __forceinline__ number_range narrow_by_numbers(Group& group, const st
 /// Algorithm 2's result are the first k of the marks; no marks fill up then.
 /// @param learns whether to learn where borders lie. @param settled whether the marks are right: a row that holds NaN
 /// or an infinity takes the exact path.
-template <int Values, class Stored, class Group>
+template <int Values, class Stored, bool Keeps16, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_stopped_row(
-    Group& group, const search_plan& plan, const staged_row<Stored>& row, const row_share<Stored, Values>& share,
-    stop_guess& guess, bool learns, bool& settled) {
+    Group& group, const search_plan& plan, const staged_row<Stored>& row,
+    const row_share<Stored, Values, Keeps16>& share, stop_guess& guess, bool learns, bool& settled) {
   using bits = typename row_share<Stored, Values>::bits;
   const early_stop& stop = plan.stop;
-  const stop_values<Stored, Values, Group::kHasRoom || (Values <= 32)> values(share);
+  const stop_values<Stored, Values, Keeps16, Group::kHasRoom || (Values <= 32)> values(share);
   float_ends ends = values.ends();
   ends.join(group);
   if (!group.all(ends.have_both_signs())) ends.add_least_bits(~group.largest(~values.least_bits()));

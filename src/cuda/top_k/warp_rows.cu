@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
     }
     __syncwarp();
   }
-  const unit_places<Stored, Values> units(group.rank());
+  const unit_places<Stored, Values, true> units(group.rank());
   row_shape shape{.border = args.search.deviations};
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = Kind == row_kind::early || (Kind == row_kind::any && args.search.stop.asked());
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
     const staged_row<Stored> row{rows_bytes + group_index * args.stage.pitch_bytes + lead_bytes,
                                  static_cast<int>(span.count), request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
-    const row_share<Stored, Values> share(row, group.rank(), units);
+    const row_share<Stored, Values, true> share(row, group.rank(), units);
     bool tries = false;
     int count = 0;
     if constexpr (kLists<Values, Lanes, Kind>) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
         const key_border border =
             find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near, args.search.deviations);
         if (group_index == leader / Lanes) {
-          marks = marks_by_key<Stored, Values>(row, group.rank(), border);
+          marks = marks_by_key<Stored, Values, true>(row, group.rank(), border);
           settled = true;
         }
       }
