@@ -9,10 +9,10 @@
 // a bound that is proved -> the path -> counts at its ends until both are proved -> marks. A count that refutes a guess
 // tells by how many values it was off. After a few guesses the bisection's own midpoints are counted.
 // Limit: as in warp_rows.cu; measured share: docs/kernels.md.
-// History, 2^20 x 256, k 32, 4 and 8 steps, where the exact search takes 0.340 ms: every midpoint counted 0.411 and
-// 0.567
-// -> guessed paths 0.369 and 0.561 -> a path is followed again only where a count refutes it, the first k are not told
-// from the other marks before they are written 0.348 and 0.518 -> numbers first, for eight steps 0.463.
+// History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths 0.369 and 0.561
+// -> numbers first, for eight steps 0.488 -> a path is followed anew only where a count refutes it, more than k marks
+// are written, but none behind the k-th 0.348 and 0.463 -> places of units kept 0.338 and 0.452. The exact search:
+// 0.336.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,8 @@ constexpr float kFineShare = 0.25f;   // of what is known of the border: a narro
 constexpr int kNarrowedSteps = 8;     // so many steps pay for a search of 16-bit numbers first
 constexpr int kNarrowCounts = 12;     // of numbers; what is known then must do
 constexpr float kNarrowShare = 1.0f;  // of the bracket where the bisection ends: half and twice as much cost more
-constexpr float kNumberRounding =
-    0x1p-20f;                       // of both terms of a value from its number; four roundings, and a reciprocal
-constexpr float kTrustGain = 8.0f;  // values; a single row tells no more about which guess is better
+constexpr float kNumberRounding = 0x1p-20f;  // of a value's two terms from its number: four roundings, a reciprocal
+constexpr float kTrustGain = 8.0f;           // values; a single row tells no more about which guess is better
 
 /// What a group has learned from its rows: two guesses of a border, and which is better.
 struct stop_guess {
