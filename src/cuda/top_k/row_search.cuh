@@ -196,8 +196,8 @@ struct row_shape {
 __device__ __forceinline__ bool learns_from(int turn) { return turn < 8 || turn % 4 == 0; }
 
 /// Marks the k best of a row, if 16-bit numbers settle it. All that run in step call it.
-/// @tparam Plain k is below the count. @param settled whether the marks are right; a row of
-/// no more than k columns always is. @param learns whether to learn how close values lie, which changes slowly.
+/// @tparam Plain k is below the count. @param settled whether the marks are right; a row of no more than k columns
+/// always is. @param learns whether to learn how close values lie, which changes slowly.
 template <int Values, bool Plain, class Stored, bool Keeps16, class Group>
 __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_row(
     Group& group, const search_plan& plan, const staged_row<Stored>& row,

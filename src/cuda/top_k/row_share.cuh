@@ -123,6 +123,7 @@ class float_ends {
   unsigned most_bits_ = 0;
   unsigned least_bits_ = 0;
 };
+/// The least of `least` and the bits of values.
 template <int Count>
 __device__ __forceinline__ std::uint32_t least_bits_of(const float (&values)[Count], std::uint32_t least) {
   static_assert(Count % 2 == 0);
