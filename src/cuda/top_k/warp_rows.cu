@@ -23,6 +23,7 @@
 #include "cuda/runtime/launch.cuh"
 #include "cuda/top_k/row_candidates.cuh"
 #include "cuda/top_k/row_output.cuh"
+#include "cuda/top_k/row_queue.cuh"
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_stage.cuh"
 #include "cuda/top_k/row_stop.cuh"
@@ -31,18 +32,20 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kStages = 2;          // rows that are searched, and rows that arrive
-constexpr int kBarrierBytes = 128;  // kWarps x kStages barriers, and the alignment of what follows
-constexpr int kListedShare = 4;     // see candidate_plan_of
+constexpr int kSlotsEach = 2;                      // of a warp: rows that are searched, and rows that arrive
+constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
+constexpr std::int64_t kQueueBytes = (sizeof(row_queue) + 127) / 128 * 128;
+constexpr int kListedShare = 4;  // see candidate_plan_of
 
 struct warp_args {
   core::top_k_request request;
   search_plan search;
   output_plan output;
   row_stage stage;
-  std::int32_t stage_bytes;   // of a warp's rows, once
+  std::int32_t stage_bytes;  // of a slot: rows that a warp takes at once
+  std::uint32_t slots;
+  std::uint32_t shares_each;  // of a block; a share is what a slot holds
+  std::uint32_t shares_over;  // so many blocks have another
   std::int32_t staged_bytes;  // of a row's entries, or of its list
   candidate_plan candidates;
 };
@@ -55,19 +58,19 @@ enum class row_kind : std::uint8_t {
   any
 };
 
-/// Blocks of a multiprocessor: as many as have registers, and their rows room.
+/// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, row_kind Kind>
-constexpr int kBlocksEach = Values == 64 && (sizeof(Stored) == 4 || Kind == row_kind::early) ? 3
-                            : Values == 48                                                   ? 4
-                            : Kind >= row_kind::early || (Values == 32 && Lanes == 16)       ? 5
-                                                                                             : 6;
+constexpr int kMostWarps = Values == 64 && (sizeof(Stored) == 4 || Kind == row_kind::early) ? 12
+                           : Values == 48                                                   ? 16
+                           : Kind >= row_kind::early || (Values == 32 && Lanes == 16)       ? 20
+                                                                                            : 24;
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, row_kind Kind>
 constexpr bool kLists = (Kind <= row_kind::plain) && (Lanes == kWarp) && (Values > 32);
 
 template <class Stored, int Values, int Lanes, row_kind Kind>
-__global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, Kind>))
+__global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kind>), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
   constexpr bool kPacked = Kind == row_kind::packed || Kind == row_kind::early;
@@ -79,22 +82,22 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int group_index = lane / Lanes;
   lane_group<Lanes> group;
-  const int warp_bytes = kStages * args.stage_bytes + kGroups * args.staged_bytes;
-  auto* barriers = reinterpret_cast<std::uint64_t*>(dynamic_shared()) + warp * kStages;
-  unsigned char* memory = dynamic_shared() + kBarrierBytes + warp * warp_bytes;
-  unsigned char* staged = memory + kStages * args.stage_bytes + group_index * args.staged_bytes;
+  row_queue& queue = *reinterpret_cast<row_queue*>(dynamic_shared());
+  unsigned char* slots = dynamic_shared() + kQueueBytes;
+  unsigned char* staged = slots + args.slots * args.stage_bytes + (warp * kGroups + group_index) * args.staged_bytes;
   const std::int64_t rows = request.matrix.rows;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps * kGroups;
-  const std::int64_t block_begin = static_cast<std::int64_t>(blockIdx.x) * kWarps * kGroups;
-  const std::int64_t begin = block_begin + warp * kGroups;
-  const auto fetch = [&](std::int64_t first, int stage) {
-    if (first >= rows) return;
+  const auto first_row = [&](std::uint32_t order) {
+    return (blockIdx.x + static_cast<std::int64_t>(order) * gridDim.x) * kGroups;
+  };
+  const std::uint32_t shares = args.shares_each + (blockIdx.x < args.shares_over ? 1 : 0);
+  const auto fetch = [&](std::uint32_t order, std::uint32_t slot, std::uint64_t* barrier) {
+    const std::int64_t first = first_row(order);
     const auto there = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
-    unsigned char* to = memory + stage * args.stage_bytes;
+    unsigned char* to = slots + slot * args.stage_bytes;
     if constexpr (kPacked) {
-      args.stage.fetch_packed(first, there, to, barriers + stage);
+      args.stage.fetch_packed(first, there, to, barrier);
     } else {
-      args.stage.fetch(first, there, to, barriers + stage);
+      args.stage.fetch(first, there, to, barrier);
     }
   };
   const bool packed = kPacked || args.stage.mode == stage_mode::packed;
@@ -104,31 +107,25 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
     output.sort_size = 0;
     output.out.mask = nullptr;
   }
-  if (fetches) {
-    if (lane == 0) {
-      for (int s = 0; s < kStages; s++) barrier_init(barriers + s, 1);
-      barrier_init_fence();
-      for (int s = 0; s < kStages; s++) fetch(begin + s * step, s);
-    }
-    __syncwarp();
-  }
+  queued_rows taken = queue.begin(fetches ? args.slots : 0, shares, fetch);
+  __syncthreads();
   const unit_places<Stored, Values, true> units(group.rank());
   row_shape shape{.border = args.search.deviations};
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = Kind == row_kind::early || (Kind == row_kind::any && args.search.stop.asked());
   candidate_threshold threshold;
   float each = 0.0f;
-  int turn = 0;
-  // The block's warps take turns together: a loop whose end the compiler knows to be the same for a warp's lanes.
-  for (std::int64_t block_first = block_begin; block_first < rows; block_first += step, turn++) {
-    const std::int64_t first = block_first + warp * kGroups;
-    const int stage = turn % kStages;
-    unsigned char* rows_bytes = memory + stage * args.stage_bytes;
+  const auto done = [&] {
+    taken = fetches ? queue.next_after(taken, args.slots, shares, fetch) : queue.next_unfetched(shares);
+  };
+  for (int turn = 0; taken.there; turn++) {
+    const std::int64_t first = first_row(taken.order);
+    unsigned char* rows_bytes = slots + taken.slot * args.stage_bytes;
     const bool there = first + group_index < rows;
     const std::int64_t index = there ? first + group_index : -1;
     row_span span{0, kSimple || there ? request.matrix.cols : 0};  // simple: what is not there is searched, not written
     if (!kSimple && there) span = span_of(request, index);
-    if (fetches && first < rows) barrier_wait(barriers + stage, turn / kStages & 1);
+    if (fetches) queue.wait(taken);
     if (!packed) {
       bool copied = false;
       for (int g = 0; g < kGroups; g++) {
@@ -158,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
           write_listed(row, list, {count, args.search.k, least}, each, output.out, index * args.search.k, [] {});
           threshold.hit(count, args.candidates.aim);
           __syncwarp();
-          if (lane == 0) fetch(first + kStages * step, stage);
+          done();
           continue;
         }
       }
@@ -198,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksEach<Stored, Values, Lanes, 
       each = threshold.each;
     }
     __syncwarp();
-    if (fetches && lane == 0) fetch(first + kStages * step, stage);
+    done();
   }
 }
 
@@ -208,13 +205,21 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
   if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
   args.staged_bytes = static_cast<std::int32_t>(std::max(staged_bytes(args.output), args.candidates.bytes()));
-  const std::int64_t rows = args.request.matrix.rows;
-  const std::int64_t blocks = (rows + kWarps * kGroups - 1) / (kWarps * kGroups);
-  const std::int64_t resident = std::int64_t{multiprocessors} * kBlocksEach<Stored, Values, Lanes, Kind>;
-  const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(blocks, resident))),
-                         .threads = kThreads,
-                         .shared_bytes = kBarrierBytes + std::int64_t{kWarps} * (kStages * args.stage_bytes +
-                                                                                 kGroups * args.staged_bytes)};
+  const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
+  const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
+  // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
+  const std::int64_t room = kSharedBytes - kQueueBytes;
+  const std::int64_t staged_each = std::int64_t{kGroups} * args.staged_bytes;
+  const std::int64_t warps =
+      std::min({std::int64_t{kMostWarps<Stored, Values, Lanes, Kind>}, (shares + blocks - 1) / blocks,
+                2 * room / (3 * args.stage_bytes + 2 * staged_each)});
+  const std::int64_t slots = std::min(kSlotsEach * warps, (room - warps * staged_each) / args.stage_bytes);
+  args.slots = static_cast<std::uint32_t>(slots);
+  args.shares_each = static_cast<std::uint32_t>(shares / blocks);
+  args.shares_over = static_cast<std::uint32_t>(shares % blocks);
+  const launch_shape how{.grid = dim3(static_cast<unsigned>(blocks)),
+                         .threads = static_cast<int>(warps) * kWarp,
+                         .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each};
   launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
 }
 
