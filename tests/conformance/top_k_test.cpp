@@ -267,6 +267,8 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
     std::int64_t rows;
     std::int64_t cols;
     std::string_view mode = "exact";
+    bool sorted = false;
+    std::string_view ragged = "no";
   };
   constexpr shape kShapes[] = {{value_type::f32, 60'000, 64},
                                {value_type::f32, 60'000, 256},
@@ -282,7 +284,12 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
                                {value_type::bf16, 5'000, 4096},
                                {value_type::f32, 40'000, 256, "max_iter_4"},
                                {value_type::f32, 263'000, 256, "max_iter_8"},
-                               {value_type::f32, 40'000, 256, "eps_1e-4"}};
+                               {value_type::f32, 40'000, 256, "eps_1e-4"},
+                               {value_type::f32, 150'000, 64, "max_iter_8"},
+                               {value_type::f32, 100'000, 100, "exact", true},
+                               {value_type::bf16, 30'000, 700, "exact", true},
+                               {value_type::f16, 60'000, 250, "exact", false, "borders"},
+                               {value_type::f32, 20'000, 1'500}};
   bool found_gpu = false;
   for (const device& where : device::all()) {
     if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
@@ -293,8 +300,10 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
                             .cols = of.cols,
                             .k = of.cols / 8,
                             .order = of.cols % 3 == 0 ? order::smallest : order::largest,
+                            .sorted = of.sorted,
                             .mode = of.mode,
                             .outputs = "values+i32",
+                            .ragged = of.ragged,
                             .distribution = "changing",
                             .seed = 19};
       const matrix_data data = make_data(what);

@@ -58,8 +58,7 @@ class row_queue {
   }
   /// The same where warps bring the rows themselves, each to a slot of its own.
   __device__ __forceinline__ queued_rows next_unfetched(std::uint32_t count) {
-    const std::uint32_t order =
-        __reduce_max_sync(kFullWarp, threadIdx.x % kWarp == 0 ? atomicAdd(&next_, 1u) : 0u);
+    const std::uint32_t order = __reduce_max_sync(kFullWarp, threadIdx.x % kWarp == 0 ? atomicAdd(&next_, 1u) : 0u);
     return {threadIdx.x / kWarp, 0, order, order < count};
   }
 
