@@ -4,7 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
@@ -12,19 +11,13 @@
 
 namespace shortlist::cuda {
 
-constexpr std::int64_t kMostSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
-
-/// On which devices a kernel was allowed more shared memory than it has without asking, a bit each.
-using asked_devices = std::atomic<std::uint64_t>;
-
 struct launch_shape {
   dim3 grid;
   int threads = 0;
   std::int64_t shared_bytes = 0;
   int cluster = 1;
-  bool cooperative = false;        // all blocks are resident together and may wait for each other
-  bool overlaps = false;           // begins while the kernel before runs, and waits for it by itself
-  asked_devices* asked = nullptr;  // of this kernel alone: it is then allowed kMostSharedBytes, once on each device
+  bool cooperative = false;  // all blocks are resident together and may wait for each other
+  bool overlaps = false;     // begins while the kernel before runs, and waits for it by itself
 };
 
 /// Lets a kernel have that much dynamic shared memory.
@@ -33,17 +26,6 @@ void allow_shared_bytes(void (*kernel)(Args), std::int64_t bytes, const char* wh
   constexpr std::int64_t kWithoutAsking = 48 * 1024;
   if (bytes > kWithoutAsking)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), what);
-}
-
-/// The same for all that a block may have, asked once: that takes as long as a small launch.
-template <class Args>
-void allow_shared_bytes_once(void (*kernel)(Args), asked_devices& asked, const char* what) {
-  int device = 0;
-  check(cudaGetDevice(&device), what);
-  const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;
-  if (asked.load(std::memory_order_relaxed) & bit) return;
-  allow_shared_bytes(kernel, kMostSharedBytes, what);
-  asked.fetch_or(bit, std::memory_order_relaxed);
 }
 
 /// How many blocks of this shape a multiprocessor holds at a time.
@@ -59,11 +41,7 @@ int blocks_per_multiprocessor(void (*kernel)(Args), int threads, std::int64_t sh
 template <class Args>
 void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream,
             const std::type_identity_t<Args>& args, const char* what) {
-  if (shape.asked) {
-    allow_shared_bytes_once(kernel, *shape.asked, what);
-  } else {
-    allow_shared_bytes(kernel, shape.shared_bytes, what);
-  }
+  allow_shared_bytes(kernel, shape.shared_bytes, what);
   cudaLaunchAttribute attributes[3]{};
   unsigned count = 0;
   if (shape.cluster > 1) {

@@ -1,21 +1,23 @@
 // Row-wise top k of short rows (cols <= 1536): 4, 8, 16 or 32 lanes of a warp a row.
 //
-// Why it is fast: rows are on their way into shared memory while others are searched, so that memory never waits for the
-// search, and warps take the next that have come, so that none is idle before the end (row_queue.cuh); a row is then
-// searched in the registers of its lanes as 16-bit numbers, two a register, from where the borders of the rows before
-// were, and a few counts are enough.
+// Why it is fast: rows are on their way into shared memory while others are searched, so that memory never waits for
+// the search, and warps take the next that have come, so that none is idle before the end (row_queue.cuh); a row is
+// then searched in the registers of its lanes as 16-bit numbers, two a register, from where the borders of the rows
+// before were, and a few counts are enough.
+//
 // Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; early stops: row_stop.cuh) -> choose and write
 // (row_output.cuh). Rows of more than 1,024 columns list the few that may be among the best, and search these
 // (row_candidates.cuh). Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged
 // rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share:
 // docs/kernels.md.
+//
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
 // places of their units kept, entries written in step 0.35 -> eight rows a warp 0.340 -> the places of all 16 units
 // kept 0.336 -> a queue instead of equal shares 0.330; bf16 0.69 -> its own values as numbers 0.36 -> four lanes a row
 // 0.30 -> a queue 0.26; 90 % ties 0.96 -> the tie of the row before is tried first 0.37. 2^20 x 512, k 64: 0.68 -> four
-// rows a warp, 64 values a lane 0.66 -> a queue 0.64. 2^20 x 768, k 128: 1.07 -> a queue 1.00. 65,536 x 1280, k 64:
-// 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159.
+// rows a warp, 64 values a lane 0.66 -> a queue 0.64. 2^20 x 768, k 128: 1.07 -> a queue, a warp a row 1.00. 65,536 x
+// 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159.
 #include <algorithm>
 
 #include "core/normal.hpp"
@@ -34,7 +36,8 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kSlotsEach = 2;  // of a warp: rows that are searched, and rows that arrive
+constexpr int kSlotsEach = 2;                      // of a warp: rows that are searched, and rows that arrive
+constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
 constexpr std::int64_t kQueueBytes = (sizeof(row_queue) + 127) / 128 * 128;
 constexpr int kListedShare = 4;  // see candidate_plan_of
 
@@ -209,7 +212,7 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
   const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
   // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
-  const std::int64_t room = kMostSharedBytes - kQueueBytes;
+  const std::int64_t room = kSharedBytes - kQueueBytes;
   const std::int64_t staged_each = std::int64_t{kGroups} * args.staged_bytes;
   const std::int64_t warps =
       std::min({std::int64_t{kMostWarps<Stored, Values, Lanes, Kind>}, (shares + blocks - 1) / blocks,
@@ -218,11 +221,9 @@ void launch_shape_of(cudaStream_t stream, warp_args& args, int multiprocessors) 
   args.slots = static_cast<std::uint32_t>(slots);
   args.shares_each = static_cast<std::uint32_t>(shares / blocks);
   args.shares_over = static_cast<std::uint32_t>(shares % blocks);
-  static asked_devices asked;
   const launch_shape how{.grid = dim3(static_cast<unsigned>(blocks)),
                          .threads = static_cast<int>(warps) * kWarp,
-                         .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each,
-                         .asked = &asked};
+                         .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each};
   launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
 }
 
@@ -241,21 +242,22 @@ void launch_columns(cudaStream_t stream, warp_args& args, int multiprocessors) {
     if (columns <= 512) return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_shape_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
   } else {
-    // Of more entries, half as many rows at a time leave room for more warps.
-    const bool has_few = args.search.k <= (kPlain ? 96 : 128);
-    constexpr int kFewOfNarrow = 128;
+    constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
+    constexpr int kFewOfWide = kPlain ? 96 : kFewEntries;
     if constexpr (kSimple)
       if (columns <= 256 && args.search.k <= 64 && args.request.matrix.rows >= kManyRows)
         return launch_shape_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     if (columns <= 256) return launch_shape_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
     if constexpr (kPlain)
-      if (columns <= 384 && args.search.k <= kFewOfNarrow)
+      if (columns <= 384 && args.search.k <= kFewEntries)
         return launch_shape_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
-      if (columns <= 512 && has_few) return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
+      if (columns <= 512 && args.search.k <= kFewOfWide)
+        return launch_shape_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_shape_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
-      if (columns <= 768 && has_few) return launch_shape_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
+      if (columns <= 768 && args.search.k <= kFewOfWide)
+        return launch_shape_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
       if (columns <= 768) return launch_shape_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_shape_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
