@@ -8,7 +8,7 @@
 // Steps: the extremes -> a guess from the rows before -> for many steps, or an eps: the border between 16-bit numbers,
 // a bound that is proved -> the path -> counts at its ends until both are proved -> marks. A count that refutes a guess
 // tells by how many values it was off. After a few guesses the bisection's own midpoints are counted.
-// Limit: as in warp_rows.cu; measured share: docs/kernels.md.
+// Limit: as in warp_rows_kernel.cuh; measured share: docs/kernels.md.
 // History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths 0.369 and 0.561
 // -> numbers first, for eight steps 0.488 -> a path is followed anew only where a count refutes it, more than k marks
 // are written, but none behind the k-th 0.348 and 0.463 -> places of units kept 0.338 and 0.452. The exact search:

@@ -1,4 +1,4 @@
-// Row-wise top k with a row in the registers of some lanes. See warp_rows.cu.
+// Row-wise top k with a row in the registers of some lanes. See warp_rows_kernel.cuh.
 #pragma once
 
 #include <cuda_runtime_api.h>

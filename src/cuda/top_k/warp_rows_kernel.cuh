@@ -1,0 +1,240 @@
+// The kernel of row-wise top k of short rows (cols <= 1536): 4, 8, 16 or 32 lanes of a warp a row.
+//
+// Why it is fast: rows are on their way into shared memory while others are searched, so that memory never waits for
+// the search, and warps take the next that have come, so that none is idle before the end (row_queue.cuh); a row is
+// then searched in the registers of its lanes as 16-bit numbers, two a register, from where the borders of the rows
+// before were, and a few counts are enough.
+//
+// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; early stops: row_stop.cuh) -> choose and write
+// (row_output.cuh). Rows of more than 1,024 columns list the few that may be among the best, and search these
+// (row_candidates.cuh). Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged
+// rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share:
+// docs/kernels.md.
+//
+// History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
+// loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
+// places of their units kept, entries written in step 0.35 -> eight rows a warp 0.340 -> the places of all 16 units
+// kept 0.336 -> a queue instead of equal shares 0.330; bf16 0.69 -> its own values as numbers 0.36 -> four lanes a row
+// 0.30 -> a queue 0.26; 90 % ties 0.96 -> the tie of the row before is tried first 0.37. 2^20 x 512, k 64: 0.68 -> four
+// rows a warp, 64 values a lane 0.66 -> a queue 0.64. 2^20 x 768, k 128: 1.07 -> a queue, a warp a row 1.00. 65,536 x
+// 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159.
+#pragma once
+
+#include <algorithm>
+
+#include "core/normal.hpp"
+#include "core/plan.hpp"
+#include "cuda/device/bulk_copy.cuh"
+#include "cuda/device/cluster.cuh"
+#include "cuda/runtime/launch.cuh"
+#include "cuda/top_k/row_candidates.cuh"
+#include "cuda/top_k/row_output.cuh"
+#include "cuda/top_k/row_queue.cuh"
+#include "cuda/top_k/row_search.cuh"
+#include "cuda/top_k/row_stage.cuh"
+#include "cuda/top_k/row_stop.cuh"
+
+namespace shortlist::cuda {
+
+constexpr int kSlotsEach = 2;                      // of a warp: rows that are searched, and rows that arrive
+constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
+constexpr std::int64_t kQueueBytes = (sizeof(row_queue) + 127) / 128 * 128;
+constexpr int kListedShare = 4;  // see candidate_plan_of
+
+struct warp_args {
+  core::top_k_request request;
+  search_plan search;
+  output_plan output;
+  row_stage stage;
+  std::int32_t stage_bytes;  // of a slot: rows that a warp takes at once
+  std::uint32_t slots;
+  std::uint32_t shares_each;  // of a block; a share is what a slot holds
+  std::uint32_t shares_over;  // so many blocks have another
+  std::int32_t staged_bytes;  // of a row's entries, or of its list
+  candidate_plan candidates;
+};
+
+/// What else there is costs instructions that count here, so that the common requests have kernels of their own.
+enum class warp_rows_kind : std::uint8_t {
+  packed,  // exact, k < cols, by ascending column, no mask; whole rows behind each other, at multiples of 16 bytes
+  plain,   // the same, of rows that begin anywhere
+  early,   // as packed, with an early stop or any k
+  any
+};
+
+/// Warps of a multiprocessor: as many as have registers.
+template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
+constexpr int kMostWarps = Values == 64 && (sizeof(Stored) == 4 || Kind == warp_rows_kind::early) ? 12
+                           : Values == 48                                                   ? 16
+                           : Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16)       ? 20
+                                                                                            : 24;
+
+/// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
+template <int Values, int Lanes, warp_rows_kind Kind>
+constexpr bool kLists = (Kind <= warp_rows_kind::plain) && (Lanes == kWarp) && (Values > 32);
+
+template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
+__global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kind>), 1)
+    warp_rows_kernel(const __grid_constant__ warp_args args) {
+  constexpr int kGroups = kWarp / Lanes;
+  constexpr bool kPacked = Kind == warp_rows_kind::packed || Kind == warp_rows_kind::early;
+  constexpr bool kPlain = Kind <= warp_rows_kind::plain;
+  constexpr bool kSimple = Kind != warp_rows_kind::any;
+  constexpr bool kLimits = Kind == warp_rows_kind::early;  // of more marks than k the first ones are written
+  const core::top_k_request& request = args.request;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int group_index = lane / Lanes;
+  lane_group<Lanes> group;
+  row_queue& queue = *reinterpret_cast<row_queue*>(dynamic_shared());
+  unsigned char* slots = dynamic_shared() + kQueueBytes;
+  unsigned char* staged = slots + args.slots * args.stage_bytes + (warp * kGroups + group_index) * args.staged_bytes;
+  const std::int64_t rows = request.matrix.rows;
+  const auto first_row = [&](std::uint32_t order) {
+    return (blockIdx.x + static_cast<std::int64_t>(order) * gridDim.x) * kGroups;
+  };
+  const std::uint32_t shares = args.shares_each + (blockIdx.x < args.shares_over ? 1 : 0);
+  const auto fetch = [&](std::uint32_t order, std::uint32_t slot, std::uint64_t* barrier) {
+    const std::int64_t first = first_row(order);
+    const auto there = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
+    unsigned char* to = slots + slot * args.stage_bytes;
+    if constexpr (kPacked) {
+      args.stage.fetch_packed(first, there, to, barrier);
+    } else {
+      args.stage.fetch(first, there, to, barrier);
+    }
+  };
+  const bool packed = kPacked || args.stage.mode == stage_mode::packed;
+  const bool fetches = kSimple || args.stage.mode != stage_mode::by_threads;
+  output_plan output = args.output;
+  if constexpr (kSimple) {
+    output.sort_size = 0;
+    output.out.mask = nullptr;
+  }
+  queued_rows taken = queue.begin(fetches ? args.slots : 0, shares, fetch);
+  __syncthreads();
+  const unit_places<Stored, Values, true> units(group.rank());
+  row_shape shape{.border = args.search.deviations};
+  stop_guess guess{.deviations = args.search.deviations};
+  const bool stops = Kind == warp_rows_kind::early || (Kind == warp_rows_kind::any && args.search.stop.asked());
+  candidate_threshold threshold;
+  float each = 0.0f;
+  const auto done = [&] {
+    taken = fetches ? queue.next_after(taken, args.slots, shares, fetch) : queue.next_unfetched(shares);
+  };
+  for (int turn = 0; taken.there; turn++) {
+    const std::int64_t first = first_row(taken.order);
+    unsigned char* rows_bytes = slots + taken.slot * args.stage_bytes;
+    const bool there = first + group_index < rows;
+    const std::int64_t index = there ? first + group_index : -1;
+    row_span span{0, kSimple || there ? request.matrix.cols : 0};  // simple: what is not there is searched, not written
+    if (!kSimple && there) span = span_of(request, index);
+    if (fetches) queue.wait(taken);
+    if (!packed) {
+      bool copied = false;
+      for (int g = 0; g < kGroups; g++) {
+        if (first + g >= rows || !args.stage.needs_threads(first + g)) continue;
+        args.stage.copy(request, first + g, rows_bytes + g * args.stage.pitch_bytes, lane, kWarp);
+        copied = true;
+      }
+      if (copied) __syncwarp();
+    }
+    const int lead_bytes = packed ? 0 : args.stage.lead_bytes(first + group_index);
+    const staged_row<Stored> row{rows_bytes + group_index * args.stage.pitch_bytes + lead_bytes,
+                                 static_cast<int>(span.count), request.options.order == order::smallest,
+                                 lead_bytes / static_cast<int>(sizeof(Stored))};
+    const row_share<Stored, Values, true> share(row, group.rank(), units);
+    bool tries = false;
+    int count = 0;
+    if constexpr (kLists<Values, Lanes, Kind>) {
+      tries = args.candidates.room > 0 && there && threshold.tries();
+      if (tries) {
+        const float least = threshold.of<Stored>();
+        const auto better = share.ascending(candidates_of(share, least));
+        const int before = group.before(count_marks(better), count);
+        if (count >= args.search.k && count <= args.candidates.room) {
+          auto* list = reinterpret_cast<std::int32_t*>(staged);
+          write_marked<Lanes>(better, share.first_column(), list, before);
+          __syncwarp();
+          write_listed(row, list, {count, args.search.k, least}, each, output.out, index * args.search.k, [] {});
+          threshold.hit(count, args.candidates.aim);
+          __syncwarp();
+          done();
+          continue;
+        }
+      }
+    }
+    bool settled = false;
+    row_marks<typename row_share<Stored, Values>::bits> marks;
+    if constexpr (Kind != warp_rows_kind::early)
+      if (!stops) marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
+    if constexpr (!kPlain)
+      if (stops) marks = search_stopped_row<Values>(group, args.search, row, share, guess, learns_from(turn), settled);
+    const int best = kPlain ? args.search.k : min(args.search.k, row.count);
+    auto chosen = share.ascending(marks.sure);
+    int place = 0;
+    if (group.all(marks.chosen || (kLimits && settled && !args.search.stop.by_eps))) {  // most rows
+      place = group.before(count_marks(chosen));
+      if (kLimits && place >= best) chosen = 0;
+    } else {
+      while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
+        const int leader = __ffs(static_cast<int>(open)) - 1;
+        staged_row<Stored> other = row;
+        other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
+                       static_cast<int>(row.bytes - rows_bytes);
+        other.count = __shfl_sync(kFullWarp, row.count, leader);
+        const float near = __shfl_sync(kFullWarp, stops ? guess.at : shape.at, leader);
+        const key_border border =
+            find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near, args.search.deviations);
+        if (group_index == leader / Lanes) {
+          marks = marks_by_key<Stored, Values, true>(row, group.rank(), border);
+          settled = true;
+        }
+      }
+      chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
+    }
+    write_row<kLimits>(group, output, row, share, chosen, place, index, span.begin, staged);
+    if constexpr (kLists<Values, Lanes, Kind>) {
+      threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
+      each = threshold.each;
+    }
+    __syncwarp();
+    done();
+  }
+}
+
+template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
+void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
+  constexpr int kGroups = kWarp / Lanes;
+  args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
+  if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
+  args.staged_bytes = static_cast<std::int32_t>(std::max(staged_bytes(args.output), args.candidates.bytes()));
+  const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
+  const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
+  // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
+  const std::int64_t room = kSharedBytes - kQueueBytes;
+  const std::int64_t staged_each = std::int64_t{kGroups} * args.staged_bytes;
+  const std::int64_t warps =
+      std::min({std::int64_t{kMostWarps<Stored, Values, Lanes, Kind>}, (shares + blocks - 1) / blocks,
+                2 * room / (3 * args.stage_bytes + 2 * staged_each)});
+  const std::int64_t slots = std::min(kSlotsEach * warps, (room - warps * staged_each) / args.stage_bytes);
+  args.slots = static_cast<std::uint32_t>(slots);
+  args.shares_each = static_cast<std::uint32_t>(shares / blocks);
+  args.shares_over = static_cast<std::uint32_t>(shares % blocks);
+  const launch_shape how{.grid = dim3(static_cast<unsigned>(blocks)),
+                         .threads = static_cast<int>(warps) * kWarp,
+                         .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each};
+  launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
+}
+
+/// What the kernel needs of a request, but for what its shape decides.
+inline warp_args warp_args_of(const core::top_k_request& request) {
+  warp_args args{};
+  args.request = request;
+  args.search = search_plan_of(request);
+  args.output = output_plan_of(request);
+  args.stage = row_stage_of(request, core::kWarpRowsMaxCols);
+  return args;
+}
+
+}  // namespace shortlist::cuda
