@@ -65,9 +65,9 @@ enum class warp_rows_kind : std::uint8_t {
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr int kMostWarps = Values == 64 && (sizeof(Stored) == 4 || Kind == warp_rows_kind::early) ? 12
-                           : Values == 48                                                   ? 16
+                           : Values == 48                                                         ? 16
                            : Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16)       ? 20
-                                                                                            : 24;
+                                                                                                  : 24;
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, warp_rows_kind Kind>

@@ -1,6 +1,6 @@
 // Times one shape of the kernel of short rows by itself, for a look at a change of it: compiled in seconds, where the
-// library takes minutes. It checks nothing; two builds are compared by the hashes of what they wrote. What a record says
-// is measured by shortlist_bench, which checks every answer.
+// library takes minutes. It checks nothing; two builds are compared by the hashes of what they wrote. What a record
+// says is measured by shortlist_bench, which checks every answer.
 //
 //   shortlist_warp_rows_shape ROWS COLS K [normal|lognormal|uniform|ties_90|equal [max_iter N | eps X]]
 //
@@ -88,7 +88,7 @@ void run(const std::vector<std::string>& arguments) {
   if (arguments.size() < 3 || arguments.size() == 5 || arguments.size() > 6)
     throw std::invalid_argument("usage: ROWS COLS K [DISTRIBUTION [max_iter N | eps X]]");
   core::top_k_request request{};
-  request.matrix.type = sizeof(stored) == 4 ? value_type::f32
+  request.matrix.type = sizeof(stored) == 4               ? value_type::f32
                         : std::is_same_v<stored, float16> ? value_type::f16
                                                           : value_type::bf16;
   request.matrix.rows = std::stoll(arguments[0]);
@@ -105,8 +105,7 @@ void run(const std::vector<std::string>& arguments) {
   request.out.values = allocated<stored>(entries + 1);
   request.out.indices = allocated<std::int32_t>(entries);
   request.out.indices_as = index_type::i32;
-  fill<<<kBlocks, kThreads>>>(data, copies * values,
-                              distribution_of(arguments.size() > 3 ? arguments[3] : "normal"));
+  fill<<<kBlocks, kThreads>>>(data, copies * values, distribution_of(arguments.size() > 3 ? arguments[3] : "normal"));
   cuda::check(cudaDeviceSynchronize(), "filling the matrix");
 
   int multiprocessors = 0;
@@ -122,7 +121,7 @@ void run(const std::vector<std::string>& arguments) {
     cuda::warp_args args = cuda::warp_args_of(request);
     cuda::check(cudaEventRecord(begin), "recording");
     cuda::launch_warp_rows_of<stored, SHORTLIST_SHAPE_VALUES, SHORTLIST_SHAPE_LANES, kKind>(nullptr, args,
-                                                                                          multiprocessors);
+                                                                                            multiprocessors);
     cuda::check(cudaEventRecord(end), "recording");
     cuda::check(cudaDeviceSynchronize(), "running the kernel");
     float ms = 0.0f;
