@@ -5,7 +5,7 @@
 //   shortlist_warp_rows_shape ROWS COLS K [normal|lognormal|uniform|ties_90|equal [max_iter N | eps X]]
 //
 // prints the median of 21 launches in ms, and the hashes of values and columns. Matrices that L2 could hold are as many
-// as it could not. SHORTLIST_SHAPE_TYPE, _VALUES, _LANES and _KIND choose the shape when it is compiled.
+// as it could not. SHORTLIST_SHAPE_TYPE, _VALUES, _LANES and _KIND, all four, choose the shape when it is compiled.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/deep_like_row.hpp"
 #include "cuda/runtime/check.cuh"
 #include "cuda/top_k/warp_rows_kernel.cuh"
 
@@ -30,6 +31,7 @@
 namespace shortlist {
 namespace {
 
+using benchmark::deep_like_row::random_bits;
 using stored = SHORTLIST_SHAPE_TYPE;
 constexpr cuda::warp_rows_kind kKind = cuda::warp_rows_kind::SHORTLIST_SHAPE_KIND;
 constexpr int kWarmUp = 3;
@@ -47,16 +49,10 @@ distribution distribution_of(const std::string& name) {
   throw std::invalid_argument("no distribution is called " + name);
 }
 
-__device__ std::uint64_t mixed(std::uint64_t x) {  // the finaliser of splitmix64
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return x ^ x >> 31;
-}
-
 __global__ void fill(stored* values, std::int64_t count, distribution of) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    const std::uint64_t random = mixed((static_cast<std::uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u);
+    const std::uint64_t random = random_bits(static_cast<std::uint64_t>(i));
     const float one = (static_cast<float>(random >> 40) + 0.5f) * 0x1p-24f;
     const float other = static_cast<float>(random & 0xFFFFFFu) * 0x1p-24f;
     const float normal = sqrtf(-2.0f * logf(one)) * cospif(2.0f * other);
@@ -73,7 +69,7 @@ __global__ void add_hashes(const std::uint32_t* words, std::int64_t count, unsig
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   unsigned long long mine = 0;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
-    mine += mixed(static_cast<std::uint64_t>(i) << 32 | words[i]);
+    mine += random_bits(static_cast<std::uint64_t>(i) << 32 | words[i]);
   atomicAdd(sum, mine);
 }
 
@@ -82,6 +78,25 @@ T* allocated(std::int64_t count) {
   void* memory = nullptr;
   cuda::check(cudaMalloc(&memory, static_cast<std::size_t>(count) * sizeof(T)), "allocating");
   return static_cast<T*>(memory);  // until the program ends
+}
+
+/// Whether the shape that was compiled takes the request; the library chooses one that does.
+void require_fitting(const core::top_k_request& request) {
+  constexpr std::int64_t kHeld = SHORTLIST_SHAPE_VALUES * SHORTLIST_SHAPE_LANES;
+  constexpr bool kPacked = kKind == cuda::warp_rows_kind::packed || kKind == cuda::warp_rows_kind::early;
+  constexpr bool kExact = kKind <= cuda::warp_rows_kind::plain;
+  const std::int64_t cols = request.matrix.cols;
+  const std::int64_t k = request.options.k;
+  const bool stops = request.options.max_iter || request.options.eps;
+  const auto require = [](bool holds, const char* name, std::int64_t value, const std::string& allowed) {
+    if (!holds) throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) + ", not " + allowed);
+  };
+  const std::int64_t most = cols - (kExact ? 1 : 0);
+  require(request.matrix.rows >= 1, "ROWS", request.matrix.rows, "1 or more");
+  require(cols >= 1 && cols <= kHeld, "COLS", cols, "from 1 to " + std::to_string(kHeld));
+  require(!kPacked || cols * sizeof(stored) % 16 == 0, "COLS", cols, "a multiple of 16 bytes");
+  require(k >= 1 && k <= most, "K", k, "from 1 to " + std::to_string(most));
+  if (stops && kExact) throw std::invalid_argument("this kind of kernel is exact: compile it with KIND early or any");
 }
 
 void run(const std::vector<std::string>& arguments) {
@@ -95,8 +110,16 @@ void run(const std::vector<std::string>& arguments) {
   request.matrix.cols = request.matrix.row_stride = std::stoll(arguments[1]);
   request.matrix.col_stride = 1;
   request.options.k = std::stoll(arguments[2]);
-  if (arguments.size() == 6 && arguments[4] == "max_iter") request.options.max_iter = std::stoi(arguments[5]);
-  if (arguments.size() == 6 && arguments[4] == "eps") request.options.eps = std::stof(arguments[5]);
+  if (arguments.size() == 6) {
+    if (arguments[4] == "max_iter") {
+      request.options.max_iter = std::stoi(arguments[5]);
+    } else if (arguments[4] == "eps") {
+      request.options.eps = std::stof(arguments[5]);
+    } else {
+      throw std::invalid_argument("no early stop is called " + arguments[4]);
+    }
+  }
+  require_fitting(request);
   const std::int64_t values = request.matrix.rows * request.matrix.cols;
   const std::int64_t entries = request.matrix.rows * request.options.k;
   const auto bytes = values * static_cast<std::int64_t>(sizeof(stored));
