@@ -214,10 +214,10 @@ auto with_tile(int tile, F&& f) {
 
 int widest_column_tile(std::int64_t dim) {
   const std::int64_t chunks = (dim + kColumnChunk - 1) / kColumnChunk;
-  if (shared_bytes<256>(chunks) <= kMaxShared) return 256;
-  if (shared_bytes<128>(chunks) <= kMaxShared) return 128;
-  if (shared_bytes<64>(chunks) <= kMaxShared) return 64;
-  return shared_bytes<16>(chunks) <= kMaxShared ? 16 : 0;
+  if (shared_bytes<256>(chunks) <= kMaxSharedBytes) return 256;
+  if (shared_bytes<128>(chunks) <= kMaxSharedBytes) return 128;
+  if (shared_bytes<64>(chunks) <= kMaxSharedBytes) return 64;
+  return shared_bytes<16>(chunks) <= kMaxSharedBytes ? 16 : 0;
 }
 
 sample_plan plan_filter_sample(const core::flat_corpus& corpus, const filter_batch& batch, tile_choice choice,

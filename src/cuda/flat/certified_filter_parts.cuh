@@ -14,12 +14,11 @@ namespace shortlist::cuda::certifying {
 constexpr int kGroupThreads = 128;  // of a warpgroup
 constexpr int kGroups = 2;
 constexpr int kThreads = kGroups * kGroupThreads;
-constexpr int kSteps = 4;        // products of a chunk: 128 elements
-constexpr int kGroupSums = 8;    // sums of a thread that are tested together
-constexpr int kBusyChunk = 1;    // while this chunk is multiplied, the hits of the tile before are appended
-constexpr int kListGroups = 64;  // such groups in a warp's list
-constexpr std::int64_t kMaxShared = 227 * 1024;
-constexpr float kOrigin = 12582912.0f;            // 1.5 x 2^23
+constexpr int kSteps = 4;               // products of a chunk: 128 elements
+constexpr int kGroupSums = 8;           // sums of a thread that are tested together
+constexpr int kBusyChunk = 1;           // while this chunk is multiplied, the hits of the tile before are appended
+constexpr int kListGroups = 64;         // such groups in a warp's list
+constexpr float kOrigin = 12582912.0f;  // 1.5 x 2^23
 constexpr std::int32_t kOriginBits = 0x4B400000;  // its bits
 constexpr float kTameValue = -kOrigin / 2;        // what is asked, above it, keeps sums with the origin positive
 constexpr float kPaddedOrigin = kOrigin - 4.0f;   // pays for roundings; see docs/certified.md

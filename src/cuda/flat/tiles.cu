@@ -41,9 +41,8 @@ constexpr int kThreads = 256;  // 255 registers each: all of a multiprocessor's
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kParkedSlots = 2;  // merges that reach beyond the registers' two levels
 constexpr std::int64_t kParkedBytes = std::int64_t{kParkedSlots} * kSums * kThreads * sizeof(float);
-constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
-constexpr int kMaxStages = 6;                      // more would hide no more latency
-constexpr int kEnoughStages = 3;                   // one computed, two under way: some 2,000 cycles ahead
+constexpr int kMaxStages = 6;     // more would hide no more latency
+constexpr int kEnoughStages = 3;  // one computed, two under way: some 2,000 cycles ahead
 
 /// How the block's warps tile rows x queries.
 template <int TileQueries>
@@ -110,7 +109,7 @@ struct stage_shape {
   static constexpr int bytes(int steps) { return row_bytes(steps) + steps * kClasses * Shape::kQueries * 4; }
   static constexpr std::int64_t fixed_bytes(int steps) { return kParkedBytes + (kWidens ? 2 * wide_bytes(steps) : 0); }
   static constexpr int stages(int steps) {
-    const std::int64_t fit = (kSharedBytes - fixed_bytes(steps)) / bytes(steps);
+    const std::int64_t fit = (kMaxSharedBytes - fixed_bytes(steps)) / bytes(steps);
     return static_cast<int>(fit < kMaxStages ? fit : kMaxStages);
   }
   static constexpr int most_steps() {
@@ -125,7 +124,7 @@ struct stage_shape {
   static constexpr int kBytes = bytes(kSteps);
   static constexpr int kQueriesAt = row_bytes(kSteps);
   static constexpr std::int64_t kTotalBytes = fixed_bytes(kSteps) + static_cast<std::int64_t>(kStages) * kBytes;
-  static_assert(kTotalBytes <= kSharedBytes);
+  static_assert(kTotalBytes <= kMaxSharedBytes);
 };
 
 /// The bit-reversed order of the groups.

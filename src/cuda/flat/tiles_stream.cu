@@ -26,7 +26,6 @@ constexpr int kRows = 4;  // rows that a warp scores together: the tree's cost i
 constexpr int kLaneElements = 4;
 constexpr int kMaxStages = 4;  // of a warp; with 12 KB each, more would not fit
 constexpr int kMinStages = 2;
-constexpr std::int64_t kSharedBytes = 227 * 1024;                 // of a Hopper multiprocessor, for one block
 constexpr std::int64_t kMaxQueryBytes = std::int64_t{96} * 1024;  // leaves more than half to the ring
 constexpr std::int64_t kBarrierBytes = kWarps * kMaxStages * sizeof(std::uint64_t);
 
@@ -245,7 +244,7 @@ void launch_queries(cudaStream_t stream, const score_phase& phase, int multiproc
   // As few parts as leave every warp two stages.
   constexpr int kStepBytes = core::kPartialSums / kLaneElements * static_cast<int>(sizeof(typename quad<E>::raw));
   const std::int64_t fixed = kBarrierBytes + query_bytes(Queries, phase.batch.dim);
-  const std::int64_t warp_bytes = (kSharedBytes - fixed) / kWarps;
+  const std::int64_t warp_bytes = (kMaxSharedBytes - fixed) / kWarps;
   for (int parts = 1;; parts++) {
     const int part_steps = (args.steps + parts - 1) / parts;
     args.part_bytes = part_steps * kStepBytes;

@@ -38,9 +38,8 @@ constexpr int kQueryQuads = kWarpQueries / 4;      // 16-byte loads of a lane's 
 constexpr int kGroups = core::kPartialSums / kWarp;
 constexpr int kLaneRows = 2;  // finished sums that a lane holds, of one query
 constexpr int kMaxSlots = 16;
-constexpr int kMaxSteps = 8;                       // of a partial sum: dim <= 1024
-constexpr int kMinSharedStages = 16;               // a multiprocessor: with fewer, left-over blocks would not pay
-constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
+constexpr int kMaxSteps = 8;          // of a partial sum: dim <= 1024
+constexpr int kMinSharedStages = 16;  // a multiprocessor: with fewer, left-over blocks would not pay
 
 struct team_args {
   const unsigned char* rows;  // of the phase
@@ -423,7 +422,7 @@ std::int64_t stage_bytes(std::int64_t dim, element_type type) {
 
 int slots_of(int query_groups, std::int64_t dim, element_type type) {
   const std::int64_t room =
-      kSharedBytes - static_cast<std::int64_t>(sizeof(slot_states)) - query_bytes(query_groups, dim);
+      kMaxSharedBytes - static_cast<std::int64_t>(sizeof(slot_states)) - query_bytes(query_groups, dim);
   return static_cast<int>(std::min<std::int64_t>(room / stage_bytes(dim, type), kMaxSlots));
 }
 

@@ -11,6 +11,8 @@
 
 namespace shortlist::cuda {
 
+constexpr std::int64_t kMaxSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
+
 struct launch_shape {
   dim3 grid;
   int threads = 0;

@@ -34,11 +34,9 @@ class row_queue {
     const std::uint32_t warps = blockDim.x / kWarp;
     if (threadIdx.x == 0) next_ = slots == warps ? 0 : warps;
     if (threadIdx.x % kWarp == 0) {
-      for (std::uint32_t slot = warp; slot < slots; slot += warps) {
-        barrier_init(barriers_ + slot, 1);
-        barrier_init_fence();
-        fill(slot, 0, slots, count, fetch);
-      }
+      for (std::uint32_t slot = warp; slot < slots; slot += warps) barrier_init(barriers_ + slot, 1);
+      barrier_init_fence();
+      for (std::uint32_t slot = warp; slot < slots; slot += warps) fill(slot, 0, slots, count, fetch);
       if (warp < count) turns_[warp] = kTaken;
     }
     return {warp, 0, warp, warp < count};

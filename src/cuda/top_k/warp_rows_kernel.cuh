@@ -36,8 +36,7 @@
 
 namespace shortlist::cuda {
 
-constexpr int kSlotsEach = 2;                      // of a warp: rows that are searched, and rows that arrive
-constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
+constexpr int kSlotsEach = 2;  // of a warp: rows that are searched, and rows that arrive
 constexpr std::int64_t kQueueBytes = (sizeof(row_queue) + 127) / 128 * 128;
 constexpr int kListedShare = 4;  // see candidate_plan_of
 
@@ -175,7 +174,6 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
     int place = 0;
     if (group.all(marks.chosen || (kLimits && settled && !args.search.stop.by_eps))) {  // most rows
       place = group.before(count_marks(chosen));
-      if (kLimits && place >= best) chosen = 0;
     } else {
       while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
         const int leader = __ffs(static_cast<int>(open)) - 1;
@@ -212,7 +210,7 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
   const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
   // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
-  const std::int64_t room = kSharedBytes - kQueueBytes;
+  const std::int64_t room = kMaxSharedBytes - kQueueBytes;
   const std::int64_t staged_each = std::int64_t{kGroups} * args.staged_bytes;
   const std::int64_t warps =
       std::min({std::int64_t{kMostWarps<Stored, Values, Lanes, Kind>}, (shares + blocks - 1) / blocks,
