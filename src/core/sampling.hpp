@@ -56,10 +56,11 @@ SHORTLIST_HOST_DEVICE float polynomial(float x) {
 /// 2^(t + Scale) for t in [kLeastExponent, 0].
 template <int Scale = 0>
 SHORTLIST_HOST_DEVICE float power_of_two(float t) {
-  const float rounded = add_once(t, kRounder);                 // its lowest bits are those of the nearest integer
-  const float f = add_once(t, -add_once(rounded, -kRounder));  // exact
-  constexpr std::uint32_t kScale = static_cast<std::uint32_t>(Scale) << 23;
-  return float_from_bits(float_bits(polynomial<kExp2>(f)) + (float_bits(rounded) << 23) + kScale);
+  static_assert(Scale % 2 == 0, "so that ties go to the same integer with it");
+  constexpr float kScaled = kRounder + static_cast<float>(Scale);
+  const float rounded = add_once(t, kScaled);  // its lowest bits are those of the nearest integer + Scale
+  const float f = add_once(t, -add_once(rounded, -kScaled));  // exact
+  return float_from_bits(float_bits(polynomial<kExp2>(f)) + (float_bits(rounded) << 23));
 }
 /// The weight 2^t in units of 2^-40, for t <= 0; t may be -inf.
 SHORTLIST_HOST_DEVICE std::uint64_t weight_of(float t) {

@@ -237,6 +237,23 @@ std::vector<sample_case> large_sample_cases() {
       cases.back().seed = cases.size();
     }
   }
+  // Rows that top_p alone filters, of which a GPU holds each on several multiprocessors.
+  for (const std::string_view distribution : logit_distributions()) {
+    for (const value_type type : {value_type::f32, value_type::bf16}) {
+      const std::size_t i = cases.size();
+      cases.push_back({.type = type,
+                       .rows = 3,
+                       .vocab = type == value_type::f32 ? 130'001 : 250'003,
+                       .row_gap = 3,
+                       .distribution = distribution,
+                       .top_p = kTopPs[i % std::size(kTopPs)],
+                       .min_p = i % 3 == 0 ? 0.01f : 0.0f,
+                       .parameters = "seed_rows"});
+      cases.back().seed = i;
+      cases.push_back({.type = type, .rows = 40, .vocab = 70'000, .distribution = distribution, .top_p = 0.9f});
+      cases.back().seed = i;
+    }
+  }
   cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});
   cases.push_back({.vocab = kMaxVocab, .distribution = "all_equal", .top_p = 0.5f});
   cases.push_back({.type = value_type::f16, .rows = 2, .vocab = kMaxVocab, .top_n = 500});

@@ -10,11 +10,11 @@
 namespace shortlist::cuda::sampling {
 
 /// A row that no list is made for, or whose list overflowed: searched where it lies. All threads of the cluster come,
-/// after a meeting. @param most of the thread's logits.
+/// after a meeting. @param most of the thread's logits. @param time that groups are shared
 template <class Stored>
 __device__ __noinline__ void draw_in_place(const core::sample_request& request, std::uint32_t segment,
                                            std::int64_t index, float most, const cluster_place& place,
-                                           stream_scratch& scratch) {
+                                           stream_scratch& scratch, std::uint32_t time = 1) {
   const value_matrix& logits = request.logits;
   const auto* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   row_in_place<Stored> part;
@@ -31,7 +31,7 @@ __device__ __noinline__ void draw_in_place(const core::sample_request& request, 
     row.appended = 0;
     expect_groups(place.blocks, row.groups);
   }
-  share_logits(place.blocks, place.rank, most, row, 1);
+  share_logits(place.blocks, place.rank, most, row, time);
   choose_token(request, index, part, best_of_groups(row.groups), row);
 }
 

@@ -1,6 +1,7 @@
 // Sampling from plain rows: a cluster of blocks streams a row past a cut, and draws from what reaches it.
 //
-// Where every row keeps its few best by count, count_sample.cu serves. Here a row may ask for either.
+// Where every row keeps its few best by count, count_sample.cu serves; few rows that none does, weight_sample.cu. Here
+// a row may ask for either.
 //
 // Why it is fast: a row is read once; as much of it as fits is held in shared memory, the rest asked for from L2 while
 // the blocks meet. With top_k, the best of 128 groups of what is held give a cut that the k best surely reach, and what
@@ -21,6 +22,7 @@
 #include "cuda/sample/stream_in_place.cuh"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/sample/stream_weight.cuh"
+#include "cuda/sample/weight_sample.hpp"
 #include "cuda/top_k/row_parts.cuh"
 
 namespace shortlist::cuda {
@@ -171,6 +173,7 @@ core::sample_work sample_work_of(const core::sample_request& request) {
 
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
   if (counts_alone(request.params)) return launch_count_sample(stream, request, multiprocessors);
+  if (weight_sample_serves(request, multiprocessors)) return launch_weight_sample(stream, request, multiprocessors);
   const stream_layout layout = layout_of(request, multiprocessors);
   by_stored_type(request.logits.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, layout); });
 }

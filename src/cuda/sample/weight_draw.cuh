@@ -1,0 +1,407 @@
+// The draw from a row that is weighed: what may be kept is listed, the border found among it, and the token drawn. See
+// weight_sample.cu.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/sample/weight_parts.cuh"
+
+namespace shortlist::cuda::sampling::weighing {
+
+/// Which exponents are listed, and what bins they belong to.
+struct listed_bins {
+  float floor;
+  float per_unit;
+
+  __device__ __forceinline__ explicit listed_bins(float least)
+      : floor(least), per_unit(core::divide_once(static_cast<float>(kBorderBins), least)) {}
+  __device__ __forceinline__ std::uint32_t of(float exponent) const {
+    return min(static_cast<std::uint32_t>(core::multiply_once(exponent, per_unit)), std::uint32_t{kBorderBins - 1});
+  }
+};
+
+/// The tokens that a lane lists, in the first of its slots; then those of the warp together, in the others.
+class token_list {
+ public:
+  __device__ __forceinline__ token_list(const lane_slots& slots, std::uint32_t slot_count)
+      : slots_(slots), first_joined_(slot_count * 3 / 5), room_((slot_count - first_joined_) * 2 * kWarp) {}
+  /// Slots from this one on are about to be overwritten.
+  __device__ __forceinline__ void vacate(std::uint32_t slot) { crowded_ = crowded_ || count_ > 2 * slot; }
+  /// @param end a slot that may not be overwritten yet
+  __device__ __forceinline__ void add(float x, std::uint32_t token, std::uint32_t end) {
+    if (count_ < 2 * min(end, first_joined_))
+      slots_.token(count_++) = {x, token};
+    else
+      crowded_ = true;
+  }
+  /// All lanes of the warp come, when all is listed.
+  __device__ __forceinline__ void join() {
+    const std::uint32_t lane = threadIdx.x % kWarp;
+    std::uint32_t end = count_;
+#pragma unroll
+    for (int offset = 1; offset < kWarp; offset <<= 1) {
+      const std::uint32_t other = __shfl_up_sync(kFullWarp, end, offset);
+      if (lane >= offset) end += other;
+    }
+    const std::uint32_t all = __shfl_sync(kFullWarp, end, kWarp - 1);
+    if (all > room_) crowded_ = true;
+    joined_ = reinterpret_cast<listed_token*>(slots_.first - lane + first_joined_ * kWarp);
+    __syncwarp();  // none reads vectors any more
+    if (all <= room_)
+      for (std::uint32_t i = 0; i < count_; i++) joined_[end - count_ + i] = slots_.token(i);
+    count_ = all <= room_ ? all : 0;
+    __syncwarp();
+  }
+  __device__ __forceinline__ bool crowded() const { return crowded_; }
+  /// Calls look(token) for the lane's share of the joined ones.
+  template <class Look>
+  __device__ __forceinline__ void for_each(Look look) const {
+#pragma unroll 4
+    for (std::uint32_t i = threadIdx.x % kWarp; i < count_; i += kWarp) look(joined_[i]);
+  }
+
+ private:
+  lane_slots slots_;
+  std::uint32_t first_joined_;
+  std::uint32_t room_;
+  listed_token* joined_ = nullptr;
+  std::uint32_t count_ = 0;
+  bool crowded_ = false;
+};
+
+/// Weighs all that the warp has, and lists what reaches the floor. @returns the lane's weight.
+template <class Stored>
+__device__ __forceinline__ std::uint64_t weigh_and_list(const row_stretch<Stored>& stretch,
+                                                        const whole_row_filter& filter, float floor, token_list& list) {
+  constexpr std::uint32_t kPerVector = row_stretch<Stored>::kPerVector;
+  constexpr std::uint32_t kBatch = row_stretch<Stored>::kBatch;
+  std::uint64_t sum = 0;
+  if (stretch.has_edge) {
+    const float exponent = filter.exponent(stretch.edge);
+    sum += weight_of(exponent);
+    if (exponent >= floor) list.add(stretch.edge, stretch.edge_column, kSpareSlots);
+  }
+  const auto vacate = [&](std::uint32_t slot) { list.vacate(slot); };
+  stretch.for_each_batch(vacate, [&](const uint4(&raw)[kBatch], std::uint32_t slot, std::uint32_t column) {
+    std::uint32_t marks = 0;
+#pragma unroll
+    for (std::uint32_t v = 0; v < kBatch; v++) {
+      float x[kPerVector];
+      widen_values<Stored>(raw[v], x);
+#pragma unroll
+      for (std::uint32_t e = 0; e < kPerVector; e++) {
+        const float exponent = filter.exponent(x[e]);
+        sum += weight_of(exponent);
+        marks |= exponent >= floor ? 1u << (v * kPerVector + e) : 0u;
+      }
+    }
+    for (; marks; marks &= marks - 1) {
+      const std::uint32_t bit = __ffs(static_cast<int>(marks)) - 1;
+      const std::uint32_t v = bit / kPerVector;
+      const std::uint32_t e = bit % kPerVector;
+      const float x = core::widen(reinterpret_cast<const Stored*>(&stretch.slots.vector(slot + v))[e]);
+      list.add(x, column + v * kWarp * kPerVector + e, slot + v);
+    }
+  });
+  list.join();
+  return sum;
+}
+
+/// Adds the lists' weights up in bins, which join the listed tokens, and tells all blocks these, the weight of all, and
+/// whether a list was too short. All threads of the cluster come.
+__device__ __forceinline__ void share_weights(std::uint64_t sum, const row_filter& filter, const listed_bins& bins,
+                                              const token_list& list, const weight_place& place) {
+  weight_state& state = place.state;
+  weight_scratch& scratch = place.scratch;
+  list.for_each([&](listed_token& listed) {
+    const float exponent = filter.exponent(listed.x);
+    const std::uint32_t bin = bins.of(exponent);
+    listed.token |= bin << kTokenBits;
+    scratch.bins.add(bin, weight_of(exponent));
+  });
+  sum = sum_of_warp(sum);
+  if (threadIdx.x % kWarp == 0) scratch.total.add(sum);
+  const bool crowded = __syncthreads_or(list.crowded()) != 0;
+  if (threadIdx.x < kBorderBins) {
+    const std::uint64_t mine = scratch.bins.value(threadIdx.x);
+    std::uint64_t* to = place.bins_of(place.rank) + threadIdx.x;
+    *to = mine;
+    for (std::uint32_t b = 1; b < place.blocks; b++)
+      send_to_block(to, (place.rank + b) & (place.blocks - 1), mine, &state.weighed);
+  } else if (threadIdx.x < kBorderBins + place.blocks) {
+    const std::uint32_t block = threadIdx.x - kBorderBins;
+    const std::uint64_t total = scratch.total.value() + (crowded ? kCrowded : 0);
+    if (block == place.rank)
+      scratch.block_total[block] = total;
+    else
+      send_to_block(scratch.block_total + place.rank, block, total, &state.weighed);
+  }
+  __syncthreads();
+  barrier_wait(&state.weighed, 0);
+}
+
+/// The bin in which the weights reach top_p's share.
+struct listed_border {
+  std::uint32_t bin;
+  std::uint64_t before;  // the weight of the bins before it
+  std::uint64_t target;
+};
+
+/// Finds the border's bin; every block for itself. @returns whether the lists have it; the same for all blocks.
+__device__ __forceinline__ bool find_border(bool only_best, const weight_place& place, listed_border& border) {
+  weight_scratch& scratch = place.scratch;
+  std::uint64_t weight = 0;
+  std::uint64_t all = 0;
+  bool crowded = false;
+  for (std::uint32_t b = 0; b < place.blocks; b++) {
+    if (threadIdx.x < kBorderBins) weight += place.bins_of(b)[threadIdx.x];
+    const std::uint64_t of_block = scratch.block_total[b];
+    crowded = crowded || (of_block & kCrowded) != 0;
+    all += of_block & ~kCrowded;
+  }
+  if (crowded) return false;
+  // Of a share of nothing, the first token is kept.
+  const std::uint64_t share = only_best ? 0 : core::share_of(all, place.state.params.top_p);
+  const std::uint64_t target = max(share, std::uint64_t{1});
+  std::uint64_t listed = 0;
+  const std::uint64_t before = sum_before_in(weight, scratch.warp_sums, listed);
+  if (listed < target) return false;
+  if (before < target && before + weight >= target) {
+    scratch.told_bin = threadIdx.x;
+    scratch.told = before;
+  }
+  __syncthreads();
+  border = {scratch.told_bin, scratch.told, target};
+  return true;
+}
+
+/// Adds up what this block keeps before the border, by ranges of its columns, and tells all blocks how much that is,
+/// and the border's tokens. @returns whether there is room for them; the same for all blocks. All threads of the
+/// cluster come.
+__device__ __forceinline__ bool share_border(const row_filter& filter, const token_list& list,
+                                             const listed_border& border, const column_ranges& ranges,
+                                             const weight_place& place) {
+  weight_state& state = place.state;
+  weight_scratch& scratch = place.scratch;
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const float least_kept = minimum_exponent(state.params);
+  std::uint64_t weight = 0;
+  std::uint32_t kept = 0;
+  list.for_each([&](const listed_token& listed) {
+    const std::uint32_t bin = listed.token >> kTokenBits;
+    const std::uint32_t token = listed.token & kTokenMask;
+    const float exponent = filter.exponent(listed.x);
+    const bool keeps = bin < border.bin && exponent >= least_kept;
+    const std::uint64_t of_token = keeps ? weight_of(exponent) : 0;
+    kept += keeps ? 1 : 0;
+    weight += of_token;
+    scratch.ranges.add(ranges.of(token), of_token);
+    if (bin != border.bin) return;
+    const std::uint32_t at = atomicAdd(&scratch.bordering, 1u);
+    if (at >= place.share()) return;
+    std::uint64_t* to = place.border + place.rank * place.share() + at;
+    const std::uint64_t key = key_of_logit(listed.x, token);
+    *to = key;
+    for (std::uint32_t b = 1; b < place.blocks; b++)
+      send_to_block(to, (place.rank + b) & (place.blocks - 1), key, &state.told);
+  });
+  weight = sum_of_warp(weight);
+  kept = __reduce_add_sync(kFullWarp, kept);
+  if (lane == 0) {
+    scratch.kept.add(weight);
+    if (kept != 0) atomicAdd(&scratch.kept_count, kept);
+  }
+  __syncthreads();
+  if (threadIdx.x < place.blocks) {
+    const std::uint32_t block = threadIdx.x;
+    weight = scratch.kept.value();
+    kept = scratch.kept_count;
+    const std::uint32_t bordering = scratch.bordering;
+    if (block == place.rank) {
+      scratch.block_kept[block] = weight;
+      scratch.block_kept_count[block] = kept;
+      scratch.block_border[block] = bordering;
+      expect_in_block(&state.told, block, 0);
+    } else {
+      expect_in_block(&state.told, block,
+                      sizeof(std::uint64_t) * (1 + min(bordering, place.share())) + 2 * sizeof(std::uint32_t));
+      send_to_block(scratch.block_kept + place.rank, block, weight, &state.told);
+      send_to_block(scratch.block_kept_count + place.rank, block, kept, &state.told);
+      send_to_block(scratch.block_border + place.rank, block, bordering, &state.told);
+    }
+  }
+  __syncthreads();
+  barrier_wait(&state.told, 0);
+  return __all_sync(kFullWarp, lane >= place.blocks || scratch.block_border[lane] <= place.share()) != 0;
+}
+
+/// Moves the border's tokens together. @returns how many there are.
+__device__ __forceinline__ std::uint32_t join_border(const weight_place& place) {
+  const weight_scratch& scratch = place.scratch;
+  std::uint32_t n = scratch.block_border[0];
+  for (std::uint32_t b = 1; b < place.blocks; b++) {
+    const std::uint32_t more = scratch.block_border[b];
+    const std::uint64_t* from = place.border + b * place.share();
+    for (std::uint32_t start = 0; start < more; start += kRowThreads) {
+      const std::uint32_t i = start + threadIdx.x;
+      const std::uint64_t key = i < more ? from[i] : core::kNoRow;
+      __syncthreads();  // these have been read
+      if (i < more) place.border[n + i] = key;
+    }
+    n += more;
+  }
+  __syncthreads();
+  return n;
+}
+
+/// Decides one of the border's tokens. @param before the weight of all better ones. @returns whether it is kept.
+template <class Stored>
+__device__ __forceinline__ bool decide(const weighed_key& mine, float exponent, std::uint64_t before,
+                                       const listed_border& border, const row_stretches<Stored>& all,
+                                       const column_ranges& ranges, const weight_place& place) {
+  weight_scratch& scratch = place.scratch;
+  if (before >= border.target) return false;
+  if (before + mine.weight >= border.target) scratch.cut = mine.key;  // the last
+  if (!(exponent >= minimum_exponent(place.state.params))) return false;
+  const std::uint32_t token = core::position_of(mine.key);
+  std::uint32_t block = place.blocks - 1;
+  while (block > 0 && token < all.first_of(block)) block--;
+  auto* words = reinterpret_cast<std::uint32_t*>(scratch.block_kept + block);
+  add_in_words(words[0], words[1], mine.weight);
+  if (block == place.rank) scratch.ranges.add(ranges.of(token), mine.weight);
+  return true;
+}
+
+/// Decides the border. @returns how many of its tokens are kept; every block finds the same.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t settle_border(const row_stretches<Stored>& all, const row_filter& filter,
+                                                       const listed_border& border, const column_ranges& ranges,
+                                                       const weight_place& place) {
+  weight_scratch& scratch = place.scratch;
+  const std::uint32_t n = join_border(place);
+  if (n > kRowThreads / 2) {
+    std::uint32_t kept = 0;
+    std::uint64_t ahead = border.before;
+    const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
+    for (std::uint32_t i = n + threadIdx.x; i < padded; i += kRowThreads) place.border[i] = core::kNoRow;
+    block_sort<kRowThreads>(place.border, padded);
+    __syncthreads();
+    for (std::uint32_t start = 0; start < n && ahead < border.target; start += kRowThreads) {
+      const std::uint32_t i = start + threadIdx.x;
+      const std::uint64_t key = i < n ? place.border[i] : core::kNoRow;
+      const float exponent = filter.exponent_of_key(key);
+      const std::uint64_t weight = i < n ? weight_of(exponent) : 0;
+      std::uint64_t total = 0;
+      const std::uint64_t before = ahead + sum_before_in(weight, scratch.warp_sums, total);
+      const bool keeps = i < n && decide({key, weight}, exponent, before, border, all, ranges, place);
+      kept += static_cast<std::uint32_t>(__syncthreads_count(keeps));
+      ahead += total;
+    }
+    return kept;
+  }
+  auto* pairs = reinterpret_cast<weighed_key*>(place.bins_told);
+  if (threadIdx.x < n) {
+    const std::uint64_t key = place.border[threadIdx.x];
+    pairs[threadIdx.x] = {key, weight_of(filter.exponent_of_key(key))};
+  }
+  __syncthreads();
+  std::uint32_t shift = 1;  // 2^shift threads compare for one key
+  while (shift < 5 && n << (shift + 1) <= kRowThreads) shift++;
+  const std::uint32_t helper = threadIdx.x & ((1u << shift) - 1);
+  const std::uint32_t slot = threadIdx.x >> shift;
+  const weighed_key mine = slot < n ? pairs[slot] : weighed_key{core::kNoRow, 0};
+  std::uint64_t before = 0;
+#pragma unroll 2
+  for (std::uint32_t j = helper; j < n; j += 1u << shift) {
+    const weighed_key other = pairs[j];
+    before += other.key > mine.key ? other.weight : 0;
+  }
+#pragma unroll 1
+  for (std::uint32_t apart = 1u << (shift - 1); apart > 0; apart /= 2)
+    before += __shfl_xor_sync(kFullWarp, before, static_cast<int>(apart));
+  const bool keeps = slot < n && helper == 0 &&
+                     decide(mine, filter.exponent_of_key(mine.key), border.before + before, border, all, ranges, place);
+  return static_cast<std::uint32_t>(__syncthreads_count(keeps));
+}
+
+/// Draws the token from what the block keeps: the range of columns that it lies in, then the token. All threads of the
+/// block come. @param remainder of the block's kept weight, the draw lies behind so much. @param kept of the row
+__device__ __forceinline__ void draw_token(const core::sample_request& request, std::int64_t index,
+                                           const row_filter& filter, const token_list& list,
+                                           const listed_border& border, const column_ranges& ranges,
+                                           std::uint64_t remainder, std::uint32_t kept, const weight_place& place) {
+  struct weighed_token {
+    std::uint64_t weight;
+    std::uint32_t token;
+    float exponent;
+  };
+  weight_scratch& scratch = place.scratch;
+  const float least_kept = minimum_exponent(place.state.params);
+  const std::uint64_t cut = scratch.cut;
+  const std::uint64_t weight = threadIdx.x < kRangeBins ? scratch.ranges.value(threadIdx.x) : 0;
+  std::uint64_t total = 0;
+  const std::uint64_t ahead = sum_before_in(weight, scratch.warp_sums, total);
+  if (ahead <= remainder && remainder < ahead + weight) {
+    scratch.told_bin = threadIdx.x;
+    scratch.told = ahead;
+  }
+  __syncthreads();
+  const std::uint32_t range = scratch.told_bin;
+  remainder -= scratch.told;
+  auto* found = reinterpret_cast<weighed_token*>(place.border);
+  list.for_each([&](const listed_token& listed) {
+    const std::uint32_t token = listed.token & kTokenMask;
+    const std::uint32_t bin = listed.token >> kTokenBits;
+    if (ranges.of(token) != range || bin > border.bin) return;
+    const float exponent = filter.exponent(listed.x);
+    if (!(exponent >= least_kept) || (bin == border.bin && key_of_logit(listed.x, token) < cut)) return;
+    found[atomicAdd(&scratch.in_range, 1u)] = {weight_of(exponent), token, exponent};
+  });
+  __syncthreads();
+  const std::uint32_t n = scratch.in_range;
+  for (std::uint32_t i = threadIdx.x; i < n; i += kRowThreads) {
+    const weighed_token mine = found[i];
+    std::uint64_t sum = 0;
+    for (std::uint32_t other = 0; other < n; other++)
+      if (found[other].token < mine.token) sum += found[other].weight;
+    if (sum <= remainder && remainder < sum + mine.weight)
+      write_draw(request.out, index, mine.token, mine.exponent, 0, kept);
+  }
+}
+
+/// Filters by top_p and draws. @returns false if a guess was wrong or a list too short; the same for all blocks. All
+/// threads of the cluster come.
+template <class Stored>
+__device__ __forceinline__ bool draw_by_weight(const core::sample_request& request, std::int64_t index,
+                                               const row_stretches<Stored>& all, const row_stretch<Stored>& stretch,
+                                               const row_filter& filter, const weight_place& place) {
+  const core::row_params& params = place.state.params;
+  const bool only_best = wanted_by_count(params) == 1;
+  const float floor = guess_floor(filter, only_best, place);
+  if (!(floor < 0.0f)) return false;
+  const listed_bins bins(floor);
+  token_list list(stretch.slots, stretch.slot_count);
+  const std::uint64_t sum = weigh_and_list(stretch, whole_row_filter{filter}, floor, list);
+  share_weights(sum, filter, bins, list, place);
+
+  listed_border border{};
+  if (!find_border(only_best, place, border)) return false;
+  const column_ranges ranges{all.first_of(place.rank),
+                             range_shift(kRowThreads * all.rounds * all.kPerVector + 2 * all.kPerVector)};
+  if (!share_border(filter, list, border, ranges, place)) return false;
+  std::uint32_t kept = settle_border(all, filter, border, ranges, place);
+  const weight_scratch& scratch = place.scratch;
+  std::uint64_t weight = 0;
+  for (std::uint32_t b = 0; b < place.blocks; b++) {
+    weight += scratch.block_kept[b];
+    kept += scratch.block_kept_count[b];
+  }
+  std::uint64_t remainder = core::drawn_of(weight, place.state.random);
+  std::uint32_t drawn = 0;
+  for (; drawn + 1 < place.blocks && scratch.block_kept[drawn] <= remainder; drawn++)
+    remainder -= scratch.block_kept[drawn];
+  if (drawn == place.rank) draw_token(request, index, filter, list, border, ranges, remainder, kept, place);
+  return true;
+}
+
+}  // namespace shortlist::cuda::sampling::weighing

@@ -1,0 +1,16 @@
+// Sampling from plain rows of which no top_k is asked, by clusters that hold a row on the chip. See weight_sample.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "core/backend.hpp"
+
+namespace shortlist::cuda {
+
+/// Whether rows can be drawn so, and that is the fastest way. @pre sample_work_of(request) is filtered
+bool weight_sample_serves(const core::sample_request& request, int multiprocessors);
+
+/// Asynchronous on `stream`, can be captured; one launch. @pre weight_sample_serves(request, multiprocessors)
+void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors);
+
+}  // namespace shortlist::cuda
