@@ -10,6 +10,9 @@
 // Exact for any data: sums are integers; where the floor was too high, or a list too short, the row is searched where
 // it lies, by passes that serve any data.
 // Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
+// History, 64 x 128,256 fp32, p 0.95, us by a driver: streamed, two or three blocks a multiprocessor
+// (stream_weight.cuh) 50.8 -> held on the chip, lists by lanes 48.4 -> lists joined 39.2 -> columns summed before the
+// border is decided 37.6; in the record 0.0484 ms -> 0.0345.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
