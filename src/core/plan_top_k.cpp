@@ -217,7 +217,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
   switch (algorithm) {
     case top_k_algorithm::warp_rows:
       if (shape.k * kDenseShare >= shape.cols)
-        return "early stop: gains up to a fifth: the exact search of so large a k is not at the floor of memory\n";
+        return "early stop: gains a twentieth at most: the exact search of so large a k has somewhat more to do\n";
       return "early stop: gains nothing: an exact search moves the same bytes; up to four steps take about as long, "
              "more steps and eps longer\n";
     case top_k_algorithm::block_rows:

@@ -410,7 +410,7 @@ TEST(plan, explains_rows_on_a_gpu) {
   has({.rows = 1 << 20, .cols = 256, .k = 32, .early_stop = true, .indices_as = index_type::i32},
       {"k 32 of each of 1048576 rows x 256 f32, stopped early", "a GPU", "algorithm:  warp_rows", "reads 1073.74 MB,",
        "writes 268.435 MB of values and 32-bit indices", "early stop: gains nothing: an exact search"});
-  has({.rows = 1 << 20, .cols = 256, .k = 128, .early_stop = true}, {"early stop: gains up to a fifth"});
+  has({.rows = 1 << 20, .cols = 256, .k = 128, .early_stop = true}, {"early stop: gains a twentieth at most"});
   has({.rows = 1 << 16, .cols = 4096, .k = 64, .early_stop = true},
       {"algorithm:  block_rows",
        "early stop: gains nothing: an exact search moves the same bytes, and takes less time"});
