@@ -7,6 +7,7 @@
 
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster_send.cuh"
+#include "cuda/device/warp_sum.cuh"
 
 namespace shortlist::cuda {
 
@@ -100,12 +101,7 @@ __device__ __forceinline__ told_shares tell_shares(std::uint32_t best, const clu
 template <int Threads>
 __device__ __forceinline__ std::uint32_t count_before(std::uint32_t value, share_scratch<Threads>& scratch) {
   const std::uint32_t lane = threadIdx.x % kWarp;
-  std::uint32_t sum = value;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset <<= 1) {
-    const std::uint32_t other = __shfl_up_sync(kFullWarp, sum, offset);
-    if (lane >= offset) sum += other;
-  }
+  const std::uint32_t sum = running_sum(value);
   if (lane == kWarp - 1) scratch.warp_counts[threadIdx.x / kWarp] = sum;
   __syncthreads();
   const std::uint32_t of_warp = lane < threadIdx.x / kWarp ? scratch.warp_counts[lane] : 0;

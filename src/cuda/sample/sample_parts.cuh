@@ -14,6 +14,7 @@
 #include "cuda/device/row_groups.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/device/shared_list.cuh"
+#include "cuda/device/warp_sum.cuh"
 
 namespace shortlist::cuda::sampling {
 
@@ -210,12 +211,7 @@ __device__ __forceinline__ std::uint64_t sum_of_warp(std::uint64_t value) {
 __device__ __forceinline__ std::uint64_t sum_before(std::uint64_t value, sample_scratch& scratch,
                                                     std::uint64_t& total) {
   const std::uint32_t lane = threadIdx.x % kWarp;
-  std::uint64_t sum = value;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset <<= 1) {
-    const std::uint64_t other = __shfl_up_sync(kFullWarp, sum, offset);
-    if (lane >= offset) sum += other;
-  }
+  const std::uint64_t sum = running_sum(value);
   if (lane == kWarp - 1) scratch.warp_sums[threadIdx.x / kWarp] = sum;
   __syncthreads();
   std::uint64_t before = sum - value;

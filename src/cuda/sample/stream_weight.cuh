@@ -252,12 +252,7 @@ __device__ __forceinline__ void draw_block(const logit_stream<Stored>& stream, c
     const std::uint64_t mine = two ? row.segment_kept_weight[2 * lane] + row.segment_kept_weight[2 * lane + 1] : 0;
     drawn.kept =
         of_border + __reduce_add_sync(kFullWarp, two ? row.segment_kept[2 * lane] + row.segment_kept[2 * lane + 1] : 0);
-    std::uint64_t of_blocks = mine;  // up to this lane
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset <<= 1) {
-      const std::uint64_t other = __shfl_up_sync(kFullWarp, of_blocks, offset);
-      if (lane >= offset) of_blocks += other;
-    }
+    const std::uint64_t of_blocks = running_sum(mine);
     const std::uint64_t all_kept = __shfl_sync(kFullWarp, of_blocks, kWarp - 1);
     const std::uint64_t drawn_weight = core::drawn_of(all_kept, core::philox(row.params.seed, row.params.offset));
     const std::uint32_t reached = __popc(__ballot_sync(kFullWarp, of_blocks <= drawn_weight));  // lanes before it

@@ -8,13 +8,12 @@
 
 namespace shortlist::cuda::sampling::weighing {
 
-/// Which exponents are listed, and what bins they belong to.
+/// What bins the listed exponents belong to.
 struct listed_bins {
-  float floor;
   float per_unit;
 
   __device__ __forceinline__ explicit listed_bins(float least)
-      : floor(least), per_unit(core::divide_once(static_cast<float>(kBorderBins), least)) {}
+      : per_unit(core::divide_once(static_cast<float>(kBorderBins), least)) {}
   __device__ __forceinline__ std::uint32_t of(float exponent) const {
     return min(static_cast<std::uint32_t>(core::multiply_once(exponent, per_unit)), std::uint32_t{kBorderBins - 1});
   }
@@ -37,12 +36,7 @@ class token_list {
   /// All lanes of the warp come, when all is listed.
   __device__ __forceinline__ void join() {
     const std::uint32_t lane = threadIdx.x % kWarp;
-    std::uint32_t end = count_;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset <<= 1) {
-      const std::uint32_t other = __shfl_up_sync(kFullWarp, end, offset);
-      if (lane >= offset) end += other;
-    }
+    const std::uint32_t end = running_sum(count_);
     const std::uint32_t all = __shfl_sync(kFullWarp, end, kWarp - 1);
     if (all > room_) crowded_ = true;
     joined_ = reinterpret_cast<listed_token*>(slots_.first - lane + first_joined_ * kWarp);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/warp_sum.cuh"
 #include "cuda/sample/row_choice.cuh"
 #include "cuda/sample/weight_row.cuh"
 
@@ -113,12 +114,7 @@ template <class Value>
 __device__ __forceinline__ Value sum_before_in(Value value, Value* warp_sums, Value& total) {
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t warp = threadIdx.x / kWarp;
-  Value sum = value;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset <<= 1) {
-    const Value other = __shfl_up_sync(kFullWarp, sum, offset);
-    if (lane >= offset) sum += other;
-  }
+  const Value sum = running_sum(value);
   if (lane == kWarp - 1) warp_sums[warp] = sum;
   __syncthreads();
   Value before = sum - value;
