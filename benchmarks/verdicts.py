@@ -57,7 +57,7 @@ def peers(record):
 
 def peers_work(work):
     """The name of the same work for peers: an instruction set is forced on ours alone, and none has a plane."""
-    return re.sub(r"(/host|/device)(/cpu)?(/avx512_vnni|/avx512|/avx2|/neon|/scalar|/certified)+$", r"\1\2", work)
+    return re.sub(r"(/host|/device)(/cpu)?(/amx|/avx512_vnni|/avx512|/avx2|/neon_dotprod|/neon|/scalar|/certified)+$", r"\1\2", work)
 
 
 def is_exact(name):

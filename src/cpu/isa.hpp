@@ -7,12 +7,13 @@
 
 namespace shortlist::cpu {
 
-enum class isa : std::uint8_t { avx512_vnni, avx512, avx2, neon, scalar };
+enum class isa : std::uint8_t { amx, avx512_vnni, avx512, avx2, neon_dotprod, neon, scalar };
 
-/// Whether kernels for AVX-512 serve it: most of what there is has none that are better.
-constexpr bool has_avx512(isa value) { return value == isa::avx512_vnni || value == isa::avx512; }
+/// Whether kernels for AVX-512, or for NEON, serve it: most of what there is has none that are better.
+constexpr bool has_avx512(isa value) { return value <= isa::avx512; }
+constexpr bool has_neon(isa value) { return value == isa::neon_dotprod || value == isa::neon; }
 
-/// "avx512_vnni", "avx512", "avx2", "neon", "scalar".
+/// "amx", "avx512_vnni", "avx512", "avx2", "neon_dotprod", "neon", "scalar".
 std::string_view to_string(isa value);
 
 /// What this build has kernels for and this processor runs, best first; the last is always "scalar".

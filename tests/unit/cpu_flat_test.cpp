@@ -463,7 +463,7 @@ TEST_F(CpuFlat, AnUnknownInstructionSetIsAnErrorThatListsTheKnown) {
     FAIL() << "no error";
   } catch (const invalid_argument& error) {
     const std::string message = error.what();
-    for (const char* part : {"sse9", "avx512_vnni", "avx512", "avx2", "neon", "scalar"}) {
+    for (const char* part : {"sse9", "amx", "avx512_vnni", "avx512", "avx2", "neon_dotprod", "neon", "scalar"}) {
       EXPECT_NE(message.find(part), std::string::npos) << message;
     }
   }

@@ -55,12 +55,15 @@ constexpr std::int64_t kScoredTogether = 16;
 
 constexpr std::int64_t kSurvivorBytes = sizeof(survivor);
 
-/// Survivors of one query in one slot. Beyond k there is room for a whole block even after a list was cut to k.
-std::int64_t survivor_capacity(std::int64_t k, std::int64_t rows) {
+/// Rows of the blocks that meet a tile of queries at a time.
+std::int64_t tile_rows_of(const filter_kernels& kernels) { return kernels.tile_blocks * core::kPlaneRows; }
+
+/// Survivors of one query in one slot. Beyond k there is room for a tile's rows even after a list was cut to k.
+std::int64_t survivor_capacity(std::int64_t k, std::int64_t rows, std::int64_t tile_rows) {
   k = std::min(k, rows);
   const std::optional<std::int64_t> forced = core::forced_survivors();
   const std::int64_t wanted = forced ? k + *forced : std::min(std::max(kSurvivorsPerK * k, kMinSurvivors), rows);
-  return round_up(wanted + core::kPlaneRows, core::kPlaneRows);
+  return round_up(wanted + tile_rows, core::kPlaneRows);
 }
 
 /// Queries of a group, before it is limited by how many there are.
@@ -151,7 +154,7 @@ class certified_searcher {
         filter_(current_filter_kernels()),
         layout_(corpus.dim, corpus.metric),
         k_(std::min(request.k, corpus.count)),
-        capacity_(survivor_capacity(request.k, corpus.count)),
+        capacity_(survivor_capacity(request.k, corpus.count, tile_rows_of(filter_))),
         metric_(static_cast<std::size_t>(corpus.metric)) {}
 
   void search();
@@ -193,8 +196,9 @@ class certified_searcher {
 
   std::int64_t slots_ = 1;
   std::int64_t group_ = 1;
-  std::int64_t width_ = 1;  // queries that are packed side by side
-  bool by_bytes_ = false;   // which codes the queries have
+  std::int64_t width_ = 1;      // queries that are packed side by side
+  std::int64_t tile_rows_ = 1;  // that these meet at a time
+  bool by_bytes_ = false;       // which codes the queries have
   filter_query* filters_ = nullptr;
   shared_query* shared_ = nullptr;
   slot_list* lists_ = nullptr;
@@ -205,8 +209,9 @@ void certified_searcher::prepare(std::int64_t slots, std::int64_t group) {
   slots_ = slots;
   group_ = group;
   width_ = group == 1 ? 1 : filter_.tile_queries;
-  by_bytes_ =
-      group > 1 && k_ * corpus_.dim <= filter_.byte_codes_max_work && filter_.filter_block_by_bytes[metric_] != nullptr;
+  tile_rows_ = group == 1 ? core::kPlaneRows : tile_rows_of(filter_);
+  by_bytes_ = group > 1 && k_ * corpus_.dim <= filter_.byte_codes_max_work &&
+              filter_.filter_blocks_by_bytes[metric_] != nullptr;
   const std::int64_t padded_group = round_up(group, kMaxFilterQueries);
   filters_ = memory_.filters.as<filter_query>();
   std::uninitialized_default_construct_n(filters_, padded_group);
@@ -214,7 +219,7 @@ void certified_searcher::prepare(std::int64_t slots, std::int64_t group) {
   std::uninitialized_default_construct_n(shared_, group);
   lists_ = memory_.lists.as<slot_list>();
   const std::int64_t first_prune =
-      std::clamp(std::max(kFirstPrunePerK * k_, kMinFirstPrune), std::int64_t{0}, capacity_);
+      std::clamp(std::max(kFirstPrunePerK * k_, kMinFirstPrune) + tile_rows_, std::int64_t{0}, capacity_);
   for (std::int64_t slot = 0; slot < slots; ++slot) {
     for (std::int64_t q = 0; q < group; ++q) {
       survivor* rows = memory_.survivors.as<survivor>() + (q * slots + slot) * capacity_;
@@ -241,9 +246,10 @@ void certified_searcher::pad_query(std::int64_t query, float* padded) const {
 /// Codes and terms of the group's queries. One that cannot be certified is given up before it begins.
 void certified_searcher::encode_queries(std::int64_t first) {
   std::int16_t* packed = memory_.codes.as<std::int16_t>();
-  std::int16_t* tile = packed + round_up(group_, kMaxFilterQueries) * padded_dim(corpus_.dim);
+  const std::int64_t code_places = padded_dim(corpus_.dim);
+  std::int16_t* tile = packed + round_up(group_, kMaxFilterQueries) * code_places;
   const int max_code = core::max_query_code(corpus_.dim, by_bytes_ ? filter_.max_byte_code : kMaxQueryCode);
-  const auto pack = by_bytes_ ? pack_byte_codes : filter_.pack;
+  const auto pack = group_ == 1 ? pack_query_codes : by_bytes_ ? filter_.pack_bytes : filter_.pack;
   float* padded = padded_query_at(0);
   float sums[1 + kSumsSlack];
   for (std::int64_t begin = 0; begin < group_; begin += width_) {
@@ -270,7 +276,7 @@ void certified_searcher::encode_queries(std::int64_t first) {
                                                    made.residual_squares, inverse_norm),
                      .offset = 0u - static_cast<std::uint32_t>(sum) * core::kCodeOffset};
     }
-    pack(tile, count, corpus_.dim, width_, packed + begin * layout_.words * core::kPlaneWord);
+    pack(tile, count, corpus_.dim, width_, packed + begin * code_places);
   }
 }
 
@@ -312,7 +318,7 @@ void certified_searcher::make_room(std::int64_t slot, std::int64_t first, std::i
     list.found.size = 0;
     list.found.threshold = std::numeric_limits<float>::infinity();
   }
-  list.limit = std::clamp(2 * list.found.size + core::kPlaneRows, std::min(list.limit, capacity_), capacity_);
+  list.limit = std::clamp(2 * list.found.size + tile_rows_, std::min(list.limit, capacity_), capacity_);
 }
 
 /// Computes the scores of a whole list and keeps the k best.
@@ -375,30 +381,31 @@ void certified_searcher::filter_chunk_of_one(std::int64_t slot, std::int64_t fir
                                                            blocks(first_row, end_row), list.limit, list.found);
     first_row += done;
     list.seen += done;
-    if (list.found.size + core::kPlaneRows > list.limit) make_room(slot, first, 0);
+    if (list.found.size + tile_rows_ > list.limit) make_room(slot, first, 0);
   }
 }
 
 void certified_searcher::filter_chunk(std::int64_t slot, std::int64_t first, const query_share& share,
                                       std::int64_t first_row, std::int64_t end_row) {
   const std::int64_t tiles = divide_up(share.end - share.begin, width_);
-  const std::int64_t ahead_bytes = round_up(divide_up(layout_.block_bytes(), tiles), kCacheLineBytes);
-  const auto filter_block = by_bytes_ ? filter_.filter_block_by_bytes[metric_] : filter_.filter_block[metric_];
+  const auto filter_blocks = by_bytes_ ? filter_.filter_blocks_by_bytes[metric_] : filter_.filter_blocks[metric_];
   survivor_list found[kMaxFilterQueries];
-  for (std::int64_t row = first_row; row < end_row; row += core::kPlaneRows) {
-    const plane_span block = blocks(row, std::min(row + core::kPlaneRows, end_row));
-    const std::byte* ahead = block.blocks + layout_.block_bytes();
+  for (std::int64_t row = first_row; row < end_row; row += tile_rows_) {
+    const plane_span span = blocks(row, std::min(row + tile_rows_, end_row));
+    const std::int64_t span_bytes = layout_.bytes(span.rows);
+    const std::int64_t ahead_bytes = round_up(divide_up(span_bytes, tiles), kCacheLineBytes);
+    const std::byte* ahead = span.blocks + span_bytes;
     for (std::int64_t begin = share.begin; begin < share.end; begin += width_) {
       const std::int64_t count = std::min(width_, share.end - begin);
       for (std::int64_t i = 0; i < count; ++i) found[i] = list_at(slot, begin + i).found;
-      filter_block(memory_.codes.as<std::int16_t>() + begin * layout_.words * core::kPlaneWord, filters_ + begin, count,
-                   block, ahead, ahead_bytes, found);
+      filter_blocks(memory_.codes.as<std::int16_t>() + begin * padded_dim(corpus_.dim), filters_ + begin, count, span,
+                    ahead, ahead_bytes, found);
       ahead += ahead_bytes;
       for (std::int64_t i = 0; i < count; ++i) {
         slot_list& list = list_at(slot, begin + i);
         list.found.size = found[i].size;
-        list.seen += block.rows;
-        if (list.found.size + core::kPlaneRows > list.limit) make_room(slot, first, begin + i);
+        list.seen += span.rows;
+        if (list.found.size + tile_rows_ > list.limit) make_room(slot, first, begin + i);
       }
     }
   }
@@ -542,7 +549,7 @@ void certified_search(flat_scratch& memory, const core::flat_corpus& corpus, con
 void reserve_certified(const search_limits& limits, std::int64_t dim, flat_scratch& memory) {
   const std::int64_t slots = core_count();
   const std::int64_t k = std::min(limits.max_k, limits.max_rows);
-  const std::int64_t capacity = survivor_capacity(k, limits.max_rows);
+  const std::int64_t capacity = survivor_capacity(k, limits.max_rows, tile_rows_of(current_filter_kernels()));
   // A smaller k or dim allows larger groups, which fill the same bounds: reserve up to those.
   const std::int64_t group = std::min(limits.max_queries, kMaxGroup);
   certified_sizes sizes = certified_sizes_of(slots, group, k, capacity, dim);

@@ -1,6 +1,7 @@
 // What an instruction set provides for certified search: the filter over an int8 plane. See docs/certified.md.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -10,13 +11,13 @@
 
 namespace shortlist::cpu {
 
-inline constexpr std::int64_t kMaxFilterQueries = 8;
+inline constexpr std::int64_t kMaxFilterQueries = 32;
 /// Codes of queries: an error 64 times smaller than a row's, and a product still fits 32 bits to dim 2,064.
 inline constexpr int kMaxQueryCode = 8191;
 /// The same in bytes, for which the filter is faster and intervals are three times as wide: the products of a row's
 /// bytes with two of these are added in 16 bits, 2 x 255 x 64 < 2^15. And where sums are of 32 bits at once.
 inline constexpr int kMaxByteCode = 64;
-inline constexpr int kMaxVnniCode = 127;
+inline constexpr int kMaxDotCode = 127;
 
 /// A row that may be among the k best of a query, with the keys of the scores that bound its own; both are the score's
 /// own key once that is known.
@@ -40,6 +41,15 @@ struct plane_span {
   std::int64_t rows = 0;
   std::uint32_t first = 0;               ///< position of the first row
   const float* inverse_norms = nullptr;  ///< of these rows, under cosine
+
+  /// What follows the first block.
+  constexpr plane_span next() const {
+    return {.blocks = blocks + layout.block_bytes(),
+            .layout = layout,
+            .rows = rows - core::kPlaneRows,
+            .first = first + static_cast<std::uint32_t>(core::kPlaneRows),
+            .inverse_norms = inverse_norms != nullptr ? inverse_norms + core::kPlaneRows : nullptr};
+  }
 };
 
 /// A query as the filter takes it.
@@ -48,31 +58,32 @@ struct filter_query {
   std::uint32_t offset = 0;  ///< what the product starts from, as bytes are codes + 128: -128 x the sum of its codes
 };
 
+/// Filters up to tile_blocks blocks for up to tile_queries queries, whose lists have room for all of their rows;
+/// fetches `ahead_bytes` of what follows the blocks at `ahead` into a cache meanwhile. `packed` has a width of
+/// tile_queries.
+using filter_blocks_fn = void (*)(const std::int16_t* packed, const filter_query* queries, std::int64_t count,
+                                  const plane_span& blocks, const std::byte* ahead, std::int64_t ahead_bytes,
+                                  survivor_list* lists);
+/// Filters blocks for one query while the list has room for all rows of a block up to `limit`; returns how many rows
+/// it is done with. `packed` is what pack_query_codes makes, with a width of 1.
+using filter_rows_fn = std::int64_t (*)(const std::int16_t* packed, const filter_query& query, const plane_span& span,
+                                        std::int64_t limit, survivor_list& list);
+/// Packs up to `width` queries' codes [count][dim] for the filter that takes so many at once, in at most
+/// width x padded_dim(dim) numbers. Missing ones are 0.
+using pack_fn = void (*)(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t width,
+                         std::int16_t* packed);
+
 struct filter_kernels {
   std::int64_t tile_queries;  ///< of a tile of queries, at most kMaxFilterQueries
-
-  /// Packs up to `width` queries' codes [count][dim] for the filter that takes so many at once: [words][width] groups
-  /// of four codes. Missing ones are 0.
-  void (*pack)(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t width,
-               std::int16_t* packed);
-
-  /// Filters blocks for one query while the list has room for all rows of a block up to `limit`; returns how many rows
-  /// it is done with. `packed` has a width of 1.
-  using filter_rows_fn = std::int64_t (*)(const std::int16_t* packed, const filter_query& query, const plane_span& span,
-                                          std::int64_t limit, survivor_list& list);
-  filter_rows_fn filter_rows[3];  // [metric]
-
-  /// Filters one block for up to tile_queries queries, whose lists have room for all of its rows; fetches `ahead_bytes`
-  /// of what follows the block at `ahead` into a cache meanwhile. `packed` has a width of tile_queries.
-  using filter_block_fn = void (*)(const std::int16_t* packed, const filter_query* queries, std::int64_t count,
-                                   const plane_span& block, const std::byte* ahead, std::int64_t ahead_bytes,
-                                   survivor_list* lists);
-  filter_block_fn filter_block[3];  // [metric]
-  /// The same for byte codes, packed [words][tile_queries] groups of four; null where an instruction set has no faster
-  /// way for them.
-  filter_block_fn filter_block_by_bytes[3];  // [metric]
-  int max_byte_code;                         ///< of a query
-  std::int64_t byte_codes_max_work;          ///< byte codes pay for batches and a k times dim up to this
+  std::int64_t tile_blocks;   ///< that meet a tile of queries at a time
+  pack_fn pack;
+  pack_fn pack_bytes;
+  std::array<filter_rows_fn, 3> filter_rows;      // [metric]
+  std::array<filter_blocks_fn, 3> filter_blocks;  // [metric]
+  /// The same for byte codes; null where an instruction set has no faster way for them.
+  std::array<filter_blocks_fn, 3> filter_blocks_by_bytes;  // [metric]
+  int max_byte_code;                                       ///< of a query
+  std::int64_t byte_codes_max_work;                        ///< byte codes pay for batches and a k times dim up to this
 };
 
 /// The table of the instruction set that is in use. @throws what current_isa does.
@@ -87,11 +98,11 @@ constexpr std::int64_t packed_code_at(std::int64_t query, std::int64_t i, std::i
   return (i / core::kPlaneWord * width + query) * core::kPlaneWord + kPlaces[i % core::kPlaneWord];
 }
 
-/// What `pack` does, the same for all instruction sets.
+/// Packs [words][width] groups of four codes: for vector instructions, and for filter_rows.
 void pack_query_codes(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t width,
                       std::int16_t* packed);
 
-/// Packs byte codes for filter_block_by_bytes.
+/// The same for byte codes.
 void pack_byte_codes(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t width,
                      std::int16_t* packed);
 

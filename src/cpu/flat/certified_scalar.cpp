@@ -51,10 +51,7 @@ std::int64_t filter_rows(const std::int16_t* packed, const filter_query& query, 
   plane_span block = span;
   while (block.rows > 0 && list.size + core::kPlaneRows <= limit) {
     filter_one<By>(packed, 0, 1, query, block, list);
-    block.blocks += span.layout.block_bytes();
-    block.rows -= core::kPlaneRows;
-    block.first += core::kPlaneRows;
-    if constexpr (By == metric::cosine) block.inverse_norms += core::kPlaneRows;
+    block = block.next();
   }
   return span.rows - std::max<std::int64_t>(block.rows, 0);
 }
@@ -94,10 +91,12 @@ void pack_byte_codes(const std::int16_t* codes, std::int64_t count, std::int64_t
 const filter_kernels& scalar_filter_kernels() {
   static constexpr filter_kernels kKernels = {
       .tile_queries = kTileQueries,
+      .tile_blocks = 1,
       .pack = pack_query_codes,
+      .pack_bytes = pack_byte_codes,
       .filter_rows = {filter_rows<metric::inner_product>, filter_rows<metric::cosine>, filter_rows<metric::l2>},
-      .filter_block = {filter_block<metric::inner_product>, filter_block<metric::cosine>, filter_block<metric::l2>},
-      .filter_block_by_bytes = {},
+      .filter_blocks = {filter_block<metric::inner_product>, filter_block<metric::cosine>, filter_block<metric::l2>},
+      .filter_blocks_by_bytes = {},
       .max_byte_code = 0,
       .byte_codes_max_work = 0,
   };

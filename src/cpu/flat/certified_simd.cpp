@@ -4,7 +4,9 @@
 // query's four codes are one broadcast. Codes are bytes; those at even places are masked out of each 16-bit lane and
 // those at odd places shifted down, and both meet the query's 16-bit codes in multiply-adds of pairs. Where x86
 // multiplies bytes, a query in byte codes takes three instructions for 32 products instead of four and the masking, and
-// one for 64 where there is VNNI; its intervals are wider, which pays for batches and small k.
+// one where the processor sums products of bytes in 32 bits (VNNI, ARM's dot product); its intervals are wider, which
+// pays for batches and small k. Where there is a matrix unit (AMX), a block's codes are its tiles as they stand, and a
+// code of 16 bits is two tiles of bytes.
 //
 // Steps: products -> estimate and bound -> one comparison against the threshold -> append, which is rare.
 // Limit: one query, the bytes of the plane over the read bandwidth; many, the rate of 16-bit multiply-adds.
@@ -15,8 +17,11 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // Highway's headers come first: foreach_target includes this file again from here.
+#include <algorithm>
+#include <array>
 #include <utility>
 
+#include "cpu/flat/amx_tiles.hpp"
 #include "cpu/flat/certified_kernels.hpp"
 #include "hwy/cache_control.h"
 
@@ -38,15 +43,17 @@ using shorts = hn::Vec<decltype(kShorts)>;
 constexpr int kLanes = HWY_LANES(float);
 constexpr int kVectors = core::kPlaneRows / kLanes;  // of a block's rows
 constexpr int kWordBytes = core::kPlaneRows * core::kPlaneWord;
-// As many accumulators as registers hold beside a block's codes: of 16, 32 and 32 registers.
+// As many accumulators as registers hold beside a block's codes: of 16, 32 and 32 registers. Where NEON has a dot
+// product, a vector holds four of as many queries.
 constexpr int kTileQueries = HWY_TARGET == HWY_AVX2 ? 4 : HWY_TARGET == HWY_AVX3 ? 8 : 2;
+constexpr int kDotTileQueries = HWY_TARGET == HWY_NEON ? 4 : kTileQueries;
 
 // Byte codes pay for batches and a k times dim up to this: their intervals are wider, the more so the longer rows are,
 // and let more rows survive. 256 queries, byte codes and 16-bit ones, ms. VNNI: 100,000 x 768, k 128, 91 and 116, k
 // 300, 193 and 135; 100,000 x 128, k 400, 40 and 42; 20,000 x 1536, k 64, 57 and 53. AVX2: 100,000 x 768, k 16, 110 and
 // 123, k 32, 125 and 124; 100,000 x 384, k 32, 60 and 66.
 constexpr std::int64_t kByteCodesMaxWork = 16 * 768;
-constexpr std::int64_t kVnniCodesMaxWork = 128 * 768;
+constexpr std::int64_t kDotCodesMaxWork = 128 * 768;
 
 // How far ahead of the block that is filtered the plane is fetched, where it streams past one query.
 constexpr std::int64_t kPrefetchBytes = 4096;
@@ -101,8 +108,9 @@ HWY_INLINE ints add_vnni_pairs(ints sum, shorts row, const void* query) {
 }
 #endif
 
-/// Products of a block's codes with those of Queries queries: lanes of products[q * kVectors + v] are rows.
-template <int Queries, bool Vnni>
+/// Products of a block's codes with those of Queries queries of Width that were packed together: lanes of
+/// products[q * kVectors + v] are rows.
+template <int Queries, int Width, bool Dot>
 HWY_INLINE void products_of(const std::int16_t* packed, const filter_query* queries, const std::byte* block,
                             std::int64_t words, const std::byte* ahead, std::int64_t ahead_bytes, ints* products) {
   ints even_sums[Queries * kVectors];  // where a multiply-add of pairs leaves them apart, of lower and upper halves
@@ -124,9 +132,9 @@ HWY_INLINE void products_of(const std::int16_t* packed, const filter_query* quer
       odd[v] = hn::BitCast(kShorts, hn::ShiftRight<8>(pairs));
     });
     unroll<Queries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
-      const std::int16_t* from = packed + (word * Queries + q) * core::kPlaneWord;
+      const std::int16_t* from = packed + (word * Width + q) * core::kPlaneWord;
 #if HWY_TARGET == HWY_AVX3
-      if constexpr (Vnni) {
+      if constexpr (Dot) {
         even_sums[q] = add_vnni_pairs(add_vnni_pairs(even_sums[q], even[0], from), odd[0], from + 2);
         return;
       }
@@ -161,12 +169,13 @@ HWY_INLINE void products_of(const std::int16_t* packed, const filter_query* quer
   });
 }
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 constexpr hn::Repartition<std::uint8_t, float_tag> kBytes;
+using bytes = hn::Vec<decltype(kBytes)>;
 
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 /// sum + the products of four bytes of a row with four signed codes, in each lane. Highway has no name for the first of
 /// the three instructions, which saturates beyond 16 bits: see kMaxByteCode.
-HWY_INLINE ints add_byte_products(ints sum, hn::Vec<decltype(kBytes)> row, ints query) {
+HWY_INLINE ints add_byte_products(ints sum, bytes row, ints query) {
 #if HWY_TARGET == HWY_AVX3
   const __m512i pairs = _mm512_maddubs_epi16(row.raw, query.raw);
   return ints{_mm512_add_epi32(sum.raw, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
@@ -175,51 +184,66 @@ HWY_INLINE ints add_byte_products(ints sum, hn::Vec<decltype(kBytes)> row, ints 
   return ints{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 #endif
 }
-
-#if HWY_TARGET == HWY_AVX3
-/// add_byte_products by one instruction, and without a limit.
-HWY_INLINE ints add_vnni_bytes(ints sum, hn::Vec<decltype(kBytes)> row, const void* query) {
-  __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(row.raw), "m"(*static_cast<const code_group*>(query)));
-  return sum;
-}
 #endif
 
+/// Adds the products of a word of a block's codes with those of the queries that are packed at `from`.
+template <bool Dot>
+HWY_INLINE void add_byte_word(const bytes (&rows)[kVectors], const std::byte* from, ints* sums) {
+#if HWY_TARGET == HWY_NEON
+  // Both sides are signed here: a row's bytes are codes + 128. Four queries' codes fill a vector.
+  const bytes queries = hn::LoadU(kBytes, reinterpret_cast<const std::uint8_t*>(from));
+  unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
+    const bytes row = hn::Xor(rows[v], hn::Set(kBytes, std::uint8_t{core::kCodeOffset}));
+    unroll<kDotTileQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+      __asm__(".arch armv8.2-a+crypto+dotprod\n\tsdot %0.4s, %1.16b, %2.4b[%3]"
+              : "+w"(sums[q * kVectors + v].raw)
+              : "w"(row.raw), "w"(queries.raw), "i"(int{q}));
+    });
+  });
+#else
+  unroll<kDotTileQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+    const std::byte* codes = from + q * core::kPlaneWord;
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (Dot) {  // add_byte_products by one instruction, and without a limit
+      __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+              : "+v"(sums[q].raw)
+              : "v"(rows[0].raw), "m"(*reinterpret_cast<const code_group*>(codes)));
+      return;
+    }
+#endif
+    std::int32_t four;
+    __builtin_memcpy(&four, codes, sizeof four);
+    const ints query = hn::Set(kInts, four);
+    unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
+      sums[q * kVectors + v] = add_byte_products(sums[q * kVectors + v], rows[v], query);
+    });
+  });
+#endif
+}
+
 /// products_of for byte codes.
-template <bool Vnni>
+template <bool Dot>
 HWY_INLINE void byte_products_of(const std::int16_t* packed, const filter_query* queries, const std::byte* block,
                                  std::int64_t words, const std::byte* ahead, std::int64_t ahead_bytes, ints* products) {
-  ints sums[kTileQueries * kVectors];
-  unroll<kTileQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
-    const ints offset = hn::Set(kInts, static_cast<std::int32_t>(queries[q].offset));
+  ints sums[kDotTileQueries * kVectors];
+  unroll<kDotTileQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
+    // What a row's bytes have too much, where they are multiplied as they stand.
+    const ints offset =
+        HWY_TARGET == HWY_NEON ? hn::Zero(kInts) : hn::Set(kInts, static_cast<std::int32_t>(queries[q].offset));
     unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA { sums[q * kVectors + v] = offset; });
   });
   const auto* codes = reinterpret_cast<const std::uint8_t*>(block);
   const auto* query_codes = reinterpret_cast<const std::byte*>(packed);
   for (std::int64_t word = 0; word < words; ++word) {
     if (word * kLineBytes < ahead_bytes) __builtin_prefetch(ahead + word * kLineBytes, 0, kSecondCache);
-    hn::Vec<decltype(kBytes)> rows[kVectors];
+    bytes rows[kVectors];
     unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA { rows[v] = hn::Load(kBytes, codes + v * 4 * kLanes); });
-    unroll<kTileQueries>([&](auto q) SHORTLIST_INLINE_LAMBDA {
-      const std::byte* from = query_codes + q * core::kPlaneWord;
-#if HWY_TARGET == HWY_AVX3
-      if constexpr (Vnni) {
-        sums[q] = add_vnni_bytes(sums[q], rows[0], from);
-        return;
-      }
-#endif
-      std::int32_t four;
-      __builtin_memcpy(&four, from, sizeof four);
-      const ints query = hn::Set(kInts, four);
-      unroll<kVectors>([&](auto v) SHORTLIST_INLINE_LAMBDA {
-        sums[q * kVectors + v] = add_byte_products(sums[q * kVectors + v], rows[v], query);
-      });
-    });
+    add_byte_word<Dot>(rows, query_codes, sums);
     codes += kWordBytes;
-    query_codes += kTileQueries * core::kPlaneWord;
+    query_codes += kDotTileQueries * core::kPlaneWord;
   }
-  unroll<kTileQueries * kVectors>([&](auto i) SHORTLIST_INLINE_LAMBDA { products[i] = sums[i]; });
+  unroll<kDotTileQueries * kVectors>([&](auto i) SHORTLIST_INLINE_LAMBDA { products[i] = sums[i]; });
 }
-#endif
 
 /// core::cosine_score in the lanes.
 HWY_INLINE vector cosine_of(vector dots, vector query_inverse_norm, vector inverse_norms) {
@@ -295,57 +319,181 @@ std::int64_t filter_rows(const std::int16_t* packed, const filter_query& query, 
   const std::int64_t block_bytes = span.layout.block_bytes();
   while (block.rows > 0 && list.size + core::kPlaneRows <= limit) {
     ints products[kVectors];
-    products_of<1, false>(packed, &query, block.blocks, span.layout.words, block.blocks + kPrefetchBytes, block_bytes,
-                          products);
+    products_of<1, 1, false>(packed, &query, block.blocks, span.layout.words, block.blocks + kPrefetchBytes,
+                             block_bytes, products);
     append_rows<By>(query, block, products, list);
-    block.blocks += block_bytes;
-    block.rows -= core::kPlaneRows;
-    block.first += core::kPlaneRows;
-    if constexpr (By == metric::cosine) block.inverse_norms += core::kPlaneRows;
+    block = block.next();
   }
   return span.rows - HWY_MAX(block.rows, std::int64_t{0});
 }
 
-template <metric By, bool Vnni>
+template <bool Dot>
+constexpr int kTileOf = Dot ? kDotTileQueries : kTileQueries;
+
+template <metric By, bool Dot>
 void filter_block(const std::int16_t* packed, const filter_query* queries, std::int64_t count, const plane_span& block,
                   const std::byte* ahead, std::int64_t ahead_bytes, survivor_list* lists) {
-  ints products[kTileQueries * kVectors];
-  products_of<kTileQueries, Vnni>(packed, queries, block.blocks, block.layout.words, ahead, ahead_bytes, products);
+  constexpr int kTile = kTileOf<Dot>;
+  ints products[kTile * kVectors];
+  for (int q = 0; q < kTile; q += kTileQueries) {
+    products_of<kTileQueries, kTile, Dot>(packed + q * core::kPlaneWord, queries + q, block.blocks, block.layout.words,
+                                          ahead, q == 0 ? ahead_bytes : 0, products + q * kVectors);
+  }
   for (std::int64_t q = 0; q < count; ++q) append_rows<By>(queries[q], block, products + q * kVectors, lists[q]);
 }
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-template <metric By, bool Vnni>
+template <metric By, bool Dot>
 void filter_block_by_bytes(const std::int16_t* packed, const filter_query* queries, std::int64_t count,
                            const plane_span& block, const std::byte* ahead, std::int64_t ahead_bytes,
                            survivor_list* lists) {
-  ints products[kTileQueries * kVectors];
-  byte_products_of<Vnni>(packed, queries, block.blocks, block.layout.words, ahead, ahead_bytes, products);
+  ints products[kDotTileQueries * kVectors];
+  byte_products_of<Dot>(packed, queries, block.blocks, block.layout.words, ahead, ahead_bytes, products);
   for (std::int64_t q = 0; q < count; ++q) append_rows<By>(queries[q], block, products + q * kVectors, lists[q]);
 }
-#else
-template <metric By, bool Vnni>
-constexpr filter_kernels::filter_block_fn filter_block_by_bytes = nullptr;
-#endif
 
-template <bool Vnni>
+template <bool Dot>
 constexpr filter_kernels kernels_of() {
   constexpr metric kDot = metric::inner_product;
-  return {
-      .tile_queries = kTileQueries,
+  filter_kernels kernels = {
+      .tile_queries = kTileOf<Dot>,
+      .tile_blocks = 1,
       .pack = pack_query_codes,
+      .pack_bytes = pack_byte_codes,
       .filter_rows = {filter_rows<kDot>, filter_rows<metric::cosine>, filter_rows<metric::l2>},
-      .filter_block = {filter_block<kDot, Vnni>, filter_block<metric::cosine, Vnni>, filter_block<metric::l2, Vnni>},
-      .filter_block_by_bytes = {filter_block_by_bytes<kDot, Vnni>, filter_block_by_bytes<metric::cosine, Vnni>,
-                                filter_block_by_bytes<metric::l2, Vnni>},
-      .max_byte_code = Vnni ? kMaxVnniCode : kMaxByteCode,
-      .byte_codes_max_work = Vnni ? kVnniCodesMaxWork : kByteCodesMaxWork,
+      .filter_blocks = {filter_block<kDot, Dot>, filter_block<metric::cosine, Dot>, filter_block<metric::l2, Dot>},
+      .filter_blocks_by_bytes = {},
+      .max_byte_code = Dot ? kMaxDotCode : kMaxByteCode,
+      .byte_codes_max_work = Dot ? kDotCodesMaxWork : kByteCodesMaxWork,
   };
+  if constexpr (Dot || HWY_TARGET != HWY_NEON) {  // which, without the dot product, multiplies bytes no faster
+    kernels.filter_blocks_by_bytes = {filter_block_by_bytes<kDot, Dot>, filter_block_by_bytes<metric::cosine, Dot>,
+                                      filter_block_by_bytes<metric::l2, Dot>};
+  }
+  return kernels;
 }
 
 const filter_kernels kFilterKernels = kernels_of<false>();
-#if HWY_TARGET == HWY_AVX3
-const filter_kernels kVnniFilterKernels = kernels_of<true>();
+#if HWY_TARGET != HWY_AVX2
+const filter_kernels kDotFilterKernels = kernels_of<true>();
+#endif
+
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
+// ---- the matrix unit
+
+static_assert(core::kPlaneRows == kTileRows && kWordBytes == kTileRowBytes);
+constexpr std::int64_t kTileWords = 16;                             // of a block in a tile
+constexpr std::int64_t kTileCodes = kTileWords * core::kPlaneWord;  // of a query
+constexpr std::int64_t kAmxQueries = 2 * kTileRows;                 // codes of one byte, two tiles
+constexpr std::int64_t kAmxBlocks = 16;  // that meet the same queries: the second cache has room for longer rows, too
+
+// Byte codes pay up to this k times dim, as above. Two cores of a Xeon, 100,000 x 768, k 10, 22 to 34 ms and 27; k 100,
+// 51 to 54 and 44.
+constexpr std::int64_t kAmxByteCodesMaxWork = 16 * 768;
+
+/// Two tiles of queries for every 64 codes: those of 32 queries, or, with Halves, the upper and the lower bytes of 16
+/// queries' codes, of which two such sets follow each other.
+template <bool Halves>
+void pack_tiles(const std::int16_t* codes, std::int64_t count, std::int64_t dim, std::int64_t, std::int16_t* packed) {
+  const std::int64_t pairs = (dim + kTileCodes - 1) / kTileCodes;
+  auto* to = reinterpret_cast<std::int8_t*>(packed);
+  std::fill_n(to, pairs * kAmxQueries * kTileCodes * (Halves ? 2 : 1), std::int8_t{0});
+  for (std::int64_t q = 0; q < count; ++q) {
+    const std::int64_t tile = q / kTileRows;
+    for (std::int64_t i = 0; i < dim; ++i) {
+      const std::int64_t pair = i / kTileCodes + (Halves ? tile * pairs : 0);
+      std::int8_t* at = to + 2 * pair * kTileBytes + q % kTileRows * kTileRowBytes + i % kTileCodes;
+      const int code = codes[q * dim + i];
+      const auto low = static_cast<std::int8_t>(code & 0xFF);
+      if constexpr (Halves) {
+        at[0] = static_cast<std::int8_t>((code - low) / 256);
+        at[kTileBytes] = low;
+      } else {
+        at[tile * kTileBytes] = low;
+      }
+    }
+  }
+}
+
+/// Fetches lines into the second cache, as many at every step.
+struct line_fetch {
+  const std::byte* at = nullptr;
+  std::int64_t lines = 0;
+  std::int64_t lines_a_step = 0;
+
+  HWY_INLINE void step() {
+    for (std::int64_t n = HWY_MIN(lines, lines_a_step); n > 0; --n, --lines, at += kLineBytes) {
+      __builtin_prefetch(at, 0, kSecondCache);
+    }
+  }
+};
+
+/// Pairs of blocks with a tile of queries: each pair's codes are two tiles for every 64, as they stand in the plane.
+template <metric By, bool Halves>
+void filter_blocks_by_tiles(const std::int16_t* packed, const filter_query* queries, std::int64_t count,
+                            const plane_span& span, const std::byte* ahead, std::int64_t ahead_bytes,
+                            survivor_list* lists) {
+  const tile_use tiles;
+  const std::int64_t steps = span.layout.words / kTileWords;  // whole ones
+  const std::int64_t last_bytes = span.layout.words % kTileWords * kWordBytes;
+  const std::int64_t set_bytes = (steps + (last_bytes != 0 ? 1 : 0)) * 2 * kTileBytes;
+  const std::int64_t set_queries = Halves ? kTileRows : kAmxQueries;
+  const std::int64_t all_steps = (span.rows + 2 * core::kPlaneRows - 1) / (2 * core::kPlaneRows) *
+                                 ((count + set_queries - 1) / set_queries) * HWY_MAX(steps, std::int64_t{1});
+  const std::int64_t lines = ahead_bytes / kLineBytes;
+  line_fetch fetch = {ahead, lines, (lines + all_steps - 1) / all_steps};
+  alignas(kTileRowBytes) std::byte last[2][kTileBytes] = {};  // the codes beyond whole steps
+  alignas(kTileRowBytes) std::int32_t products[2][2][kTileRows][kTileRows];
+
+  plane_span pair[2] = {span, span};
+  for (; pair[0].rows > 0; pair[0] = pair[1].next()) {
+    const bool has_second = pair[0].rows > core::kPlaneRows;
+    pair[1] = pair[0].next();
+    const std::byte* second = has_second ? pair[1].blocks : pair[0].blocks;
+    const auto* codes = reinterpret_cast<const std::byte*>(packed);
+    __builtin_memcpy(last[0], pair[0].blocks + steps * kTileBytes, last_bytes);
+    __builtin_memcpy(last[1], second + steps * kTileBytes, last_bytes);
+    for (std::int64_t from = 0; from < count; from += set_queries, codes += set_bytes) {
+      tile_sums sums;
+      for (std::int64_t step = 0; step < steps; ++step) {
+        fetch.step();
+        sums.add(codes + step * 2 * kTileBytes, pair[0].blocks + step * kTileBytes, second + step * kTileBytes);
+      }
+      if (last_bytes != 0) sums.add(codes + steps * 2 * kTileBytes, last[0], last[1]);
+      sums.store(products);
+      for (std::int64_t q = from; q < HWY_MIN(count, from + set_queries); ++q) {
+        const std::int64_t row = q % kTileRows;
+        const ints offset = hn::Set(kInts, static_cast<std::int32_t>(queries[q].offset));
+        for (int b = 0; b < (has_second ? 2 : 1); ++b) {
+          ints product = hn::Load(kInts, products[Halves ? 0 : q / kTileRows][b][row]);
+          if constexpr (Halves) {
+            product = hn::Add(hn::ShiftLeft<8>(product), hn::Load(kInts, products[1][b][row]));
+          }
+          product = hn::Add(product, offset);
+          append_rows<By>(queries[q], pair[b], &product, lists[q]);
+        }
+      }
+    }
+  }
+}
+
+template <bool Halves>
+constexpr std::array<filter_blocks_fn, 3> kAmxFilters = {filter_blocks_by_tiles<metric::inner_product, Halves>,
+                                                         filter_blocks_by_tiles<metric::cosine, Halves>,
+                                                         filter_blocks_by_tiles<metric::l2, Halves>};
+
+constexpr filter_kernels amx_kernels() {
+  filter_kernels kernels = kernels_of<true>();
+  kernels.tile_queries = kAmxQueries;
+  kernels.tile_blocks = kAmxBlocks;
+  kernels.pack = pack_tiles<true>;
+  kernels.pack_bytes = pack_tiles<false>;
+  kernels.filter_blocks = kAmxFilters<true>;
+  kernels.filter_blocks_by_bytes = kAmxFilters<false>;
+  kernels.byte_codes_max_work = kAmxByteCodesMaxWork;
+  return kernels;
+}
+
+const filter_kernels kAmxFilterKernels = amx_kernels();
 #endif
 
 #endif
@@ -358,13 +506,17 @@ namespace shortlist::cpu {
 const filter_kernels& current_filter_kernels() {
   switch (current_isa()) {
 #if HWY_TARGETS & HWY_AVX3
-    case isa::avx512_vnni: return N_AVX3::kVnniFilterKernels;
+#if HWY_ARCH_X86_64
+    case isa::amx: return N_AVX3::kAmxFilterKernels;
+#endif
+    case isa::avx512_vnni: return N_AVX3::kDotFilterKernels;
     case isa::avx512: return N_AVX3::kFilterKernels;
 #endif
 #if HWY_TARGETS & HWY_AVX2
     case isa::avx2: return N_AVX2::kFilterKernels;
 #endif
 #if HWY_TARGETS & HWY_NEON
+    case isa::neon_dotprod: return N_NEON::kDotFilterKernels;
     case isa::neon: return N_NEON::kFilterKernels;
 #endif
     default: return scalar_filter_kernels();

@@ -472,7 +472,7 @@ const flat_kernels& simd_flat_kernels(isa which) {
   if (which == isa::avx2) return N_AVX2::kKernels;
 #endif
 #if HWY_TARGETS & HWY_NEON
-  if (which == isa::neon) return N_NEON::kKernels;
+  if (has_neon(which)) return N_NEON::kKernels;
 #endif
   return scalar_flat_kernels();
 }

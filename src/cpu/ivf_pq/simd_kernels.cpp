@@ -462,6 +462,7 @@ namespace shortlist::cpu {
 const ivf_pq_kernels& current_ivf_pq_kernels() {
   switch (current_isa()) {
 #if HWY_TARGETS & HWY_AVX3
+    case isa::amx:
     case isa::avx512_vnni:
     case isa::avx512: return N_AVX3::kIvfPqKernels;
 #endif
@@ -469,6 +470,7 @@ const ivf_pq_kernels& current_ivf_pq_kernels() {
     case isa::avx2: return N_AVX2::kIvfPqKernels;
 #endif
 #if HWY_TARGETS & HWY_NEON
+    case isa::neon_dotprod:
     case isa::neon: return N_NEON::kIvfPqKernels;
 #endif
     default: return scalar_ivf_pq_kernels();

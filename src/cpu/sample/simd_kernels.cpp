@@ -341,7 +341,7 @@ const sample_kernels& simd_sample_kernels(isa which) {
   if (which == isa::avx2) return N_AVX2::kKernels;
 #endif
 #if HWY_TARGETS & HWY_NEON
-  if (which == isa::neon) return N_NEON::kKernels;
+  if (has_neon(which)) return N_NEON::kKernels;
 #endif
   return scalar_sample_kernels();
 }
