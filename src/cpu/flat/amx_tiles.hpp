@@ -1,7 +1,7 @@
 // Intel's matrix unit (AMX): tiles of 16 rows of 64 bytes, and products of bytes summed in 32 bits.
 //
-// In assembly, as compilers know these instructions only in functions that are compiled for them, and those could not be
-// inlined where the rest is compiled for plain AVX-512.
+// In assembly, as compilers know these instructions only in functions that are compiled for them, and those could not
+// be inlined where the rest is compiled for plain AVX-512.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,9 @@ class tile_use {
   tile_use& operator=(const tile_use&) = delete;
 };
 
-/// Sums of products of two tiles of signed codes with two of unsigned ones: sums[a][b][i][j] adds up the products of row
-/// i of the a-th with the four bytes in each of the 16 rows of the b-th that stand at column j. It lives in tiles 0 to 3.
+/// Sums of products of two tiles of signed codes with two of unsigned ones: sums[a][b][i][j] adds up the products of
+/// row i of the a-th with the four bytes in each of the 16 rows of the b-th that stand at column j. It lives in tiles 0
+/// to 3.
 class tile_sums {
  public:
   tile_sums() { __asm__ volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3"); }

@@ -310,7 +310,7 @@ void certified_searcher::make_room(std::int64_t slot, std::int64_t first, std::i
     const bool is_judged = list.found.size > std::min(capacity_ / 2, std::max(kJudgedPerK * k_, kJudgedRows));
     if (is_judged && list.seen >= kJudgedRows && (list.scored + list.found.size) * kGiveUpShare > list.seen) {
       shared.given_up.store(true, std::memory_order_relaxed);
-    } else if (list.found.size > capacity_ / 2) {
+    } else if (list.found.size > std::min(capacity_ / 2, capacity_ - tile_rows_)) {  // a tile's rows must find room
       score_list(slot, first + q, q, list);
     }
   }
