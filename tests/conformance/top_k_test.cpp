@@ -479,6 +479,27 @@ TEST(TopKClusters, EqualTheReferenceToTheBit) {
   }
 }
 
+/// Rows of every number of rounds of vectors that a block of eight may have: which are looked at first, and which are
+/// held where, changes with it. fp32 and both 16-bit types, with ties at the border and without, unsorted ones too.
+TEST(TopKClusters, EqualTheReferenceForEveryNumberOfRounds) {
+  constexpr std::int64_t kRound = 16'384;  // columns of fp32; of 16-bit types, half a round
+  constexpr std::int64_t kMost = 36;
+  constexpr std::int64_t kBeside = 77;
+  constexpr std::string_view kDistributions[] = {"normal", "ties_90", "uniform"};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (std::int64_t rounds = 0; rounds <= kMost; rounds++) {
+    for (const std::string_view distribution : kDistributions) {
+      for (int types = 0; types < 3; types++) {
+        turn++;
+        const std::int64_t cols = std::max<std::int64_t>(rounds, 4) * kRound + kBeside * (rounds % 3);
+        expect_equal_by("cluster_rows", *gpu, case_of_turn(turn + rounds, 1, cols, 50, distribution));
+      }
+    }
+  }
+}
+
 // The choice of cases is part of the promise: nothing that the tables name may be missing.
 TEST(TopKCases, HaveEveryPairThatTheLimitsAllow) {
   const std::vector<top_k_case> cases = covering_top_k_cases(kReducedElements, run_settings().seed);

@@ -21,6 +21,16 @@ __device__ __forceinline__ float larger_or_nan(float a, float b) {
   return most;
 }
 
+/// Two 16-bit values, for arithmetic on both.
+template <class Stored>
+using pair_of = std::conditional_t<element_type_of<Stored>() == element_type::f16, __half2, __nv_bfloat162>;
+
+/// All bits of a half or none for each of two 16-bit values: those that reach the others.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t pair_mask(std::uint32_t values, std::uint32_t least) {
+  return __hge2_mask(reinterpret_cast<const pair_of<Stored>&>(values), reinterpret_cast<const pair_of<Stored>&>(least));
+}
+
 /// The largest of a vector's values: NaN if there is one, or passed over.
 template <class Stored, bool Nan>
 __device__ __forceinline__ float largest_of(uint4 raw) {
@@ -29,7 +39,7 @@ __device__ __forceinline__ float largest_of(uint4 raw) {
     return larger(larger(__uint_as_float(raw.x), __uint_as_float(raw.y)),
                   larger(__uint_as_float(raw.z), __uint_as_float(raw.w)));
   } else {
-    using pair = std::conditional_t<element_type_of<Stored>() == element_type::f16, __half2, __nv_bfloat162>;
+    using pair = pair_of<Stored>;
     const auto larger_pair = [](std::uint32_t a, std::uint32_t b) {
       const auto x = reinterpret_cast<const pair&>(a);
       const auto y = reinterpret_cast<const pair&>(b);
@@ -39,6 +49,22 @@ __device__ __forceinline__ float largest_of(uint4 raw) {
     const std::uint32_t two = larger_pair(larger_pair(raw.x, raw.y), larger_pair(raw.z, raw.w));
     const float4 wide = quad<element_type_of<Stored>()>::widen(make_uint2(two, two));
     return larger(wide.x, wide.y);
+  }
+}
+
+/// The least of a vector's values that are numbers.
+template <class Stored>
+__device__ __forceinline__ float least_of(uint4 raw) {
+  if constexpr (sizeof(Stored) == 4) {
+    return fminf(fminf(__uint_as_float(raw.x), __uint_as_float(raw.y)),
+                 fminf(__uint_as_float(raw.z), __uint_as_float(raw.w)));
+  } else {
+    using pair = pair_of<Stored>;
+    const auto as_pair = [](const std::uint32_t& word) { return reinterpret_cast<const pair&>(word); };
+    const pair least = __hmin2(__hmin2(as_pair(raw.x), as_pair(raw.y)), __hmin2(as_pair(raw.z), as_pair(raw.w)));
+    const auto two = reinterpret_cast<const std::uint32_t&>(least);
+    const float4 wide = quad<element_type_of<Stored>()>::widen(make_uint2(two, two));
+    return fminf(wide.x, wide.y);
   }
 }
 

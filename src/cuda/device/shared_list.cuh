@@ -34,6 +34,7 @@ struct share_scratch {
   std::uint32_t appended;             // by this block, those without room counted
   bool refused;                       // keys are missing, whatever the count says
   std::uint32_t border;
+  std::uint32_t sure;  // keys before it
   std::uint64_t told;
   select_scratch<Threads> select;
 };
@@ -108,12 +109,20 @@ __device__ __forceinline__ std::uint32_t count_before(std::uint32_t value, share
   return sum - value + __reduce_add_sync(kFullWarp, of_warp);
 }
 
+/// How a list was cut: `sure` keys, those of values above `above`, are among the wanted; the values of the others
+/// differ by less than 2^shift.
+struct list_cut {
+  std::uint32_t above = ~0u;
+  std::uint32_t sure = 0;
+  std::uint32_t shift = 32;
+};
+
 /// Of the keys that the blocks have put into their shares of the first block's own list, lists those of the `wanted`
 /// best and a few more; no more than `Few` as they are. The first block comes; its counts are empty.
 template <std::uint32_t Few, int Threads>
-__device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint32_t best, std::uint32_t cut,
-                                                 const cluster_place& place, std::uint64_t* list, std::uint32_t& listed,
-                                                 share_scratch<Threads>& scratch) {
+__device__ __forceinline__ list_cut list_from_shares(std::uint32_t wanted, std::uint32_t best, std::uint32_t cut,
+                                                     const cluster_place& place, std::uint64_t* list,
+                                                     std::uint32_t& listed, share_scratch<Threads>& scratch) {
   const std::uint32_t share = place.share();
   constexpr std::uint32_t kWarpBits = std::bit_width(scratch.kWarps) - 1;
   const std::uint32_t warp_shift = kWarpBits - shift_of(place.blocks);
@@ -136,7 +145,10 @@ __device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint
     __syncthreads();
     const std::uint32_t mine = scratch.bins[threadIdx.x];
     const std::uint32_t before = count_before(mine, scratch);
-    if (before < wanted && before + mine >= wanted) scratch.border = threadIdx.x;
+    if (before < wanted && before + mine >= wanted) {
+      scratch.border = threadIdx.x;
+      scratch.sure = before;
+    }
     __syncthreads();
     least_bin = scratch.border;
   } else {
@@ -149,7 +161,10 @@ __device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint
     if (at < Threads) list[at] = key;
   }
   __syncthreads();
-  if (listed <= Threads) return;
+  if (listed <= Threads) {
+    if (least_bin == Threads) return {};
+    return {best - (least_bin << shift), scratch.sure, shift};
+  }
   // Ties fill a bin.
   for (std::uint32_t i = count + first; i < share; i += step) keys[i] = core::kNoRow;
   __syncthreads();
@@ -159,6 +174,7 @@ __device__ __forceinline__ void list_from_shares(std::uint32_t wanted, std::uint
   for (std::uint32_t i = first; i < count; i += step)
     if (keys[i] >= exact) list[atomicAdd(&listed, 1u)] = keys[i];
   __syncthreads();
+  return {};
 }
 
 }  // namespace shortlist::cuda

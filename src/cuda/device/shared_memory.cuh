@@ -26,6 +26,12 @@ __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
   return value;
 }
 template <>
+__device__ __forceinline__ std::uint16_t load_shared(std::uint32_t address) {
+  std::uint16_t value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+template <>
 __device__ __forceinline__ uint2 load_shared(std::uint32_t address) {
   uint2 value;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");

@@ -197,6 +197,11 @@ __device__ __forceinline__ std::uint64_t weight_of(float exponent) {
   return __float2ull_rn(core::power_of_two<core::kWeightBits>(fmaxf(exponent, core::kLeastExponent)));
 }
 
+/// The same of an exponent that is no less than core::kLeastExponent.
+__device__ __forceinline__ std::uint64_t weight_of_near(float exponent) {
+  return __float2ull_rn(core::power_of_two<core::kWeightBits>(exponent));
+}
+
 __device__ __forceinline__ std::uint64_t key_of_logit(float x, std::uint32_t token) {
   return core::row_key(core::ascending_key(x), token);
 }

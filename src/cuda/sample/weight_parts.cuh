@@ -14,9 +14,10 @@ constexpr std::uint32_t kTokenBits = 23;  // of kMaxVocab
 constexpr std::uint32_t kTokenMask = (1u << kTokenBits) - 1;
 static_assert(kMaxVocab <= std::int64_t{1} << kTokenBits);
 constexpr std::uint32_t kOctaveBins = 8;
-constexpr std::uint32_t kGuessBins = 256;   // 32 octaves
-constexpr std::uint32_t kBorderBins = 256;  // from the floor to the largest
-constexpr std::uint32_t kRangeBins = 256;   // of a block's columns, for the draw
+constexpr std::uint32_t kGuessBins = 256;
+constexpr std::uint32_t kCountedBins = kGuessBins - kWarp;  // the others hold what lies beyond
+constexpr std::uint32_t kBorderBins = 256;                  // from the floor to the largest
+constexpr std::uint32_t kRangeBins = 256;                   // of a block's columns, for the draw
 
 /// By how much to shift a column's number in a block's piece for its bin.
 __host__ __device__ inline std::uint32_t range_shift(std::uint32_t columns) {
@@ -50,19 +51,23 @@ struct weighed_key {
   std::uint64_t weight;
 };
 
+/// Sums of weights in two words each.
+struct binned_weights {
+  std::uint32_t low[kBorderBins];
+  std::uint32_t high[kBorderBins];
+
+  __device__ __forceinline__ void add(std::uint32_t bin, std::uint64_t weight) {
+    add_in_words(low[bin], high[bin], weight);
+  }
+  __device__ __forceinline__ std::uint64_t value(std::uint32_t bin) const {
+    return (static_cast<std::uint64_t>(high[bin]) << 32) + low[bin];
+  }
+};
+
 /// The rest of a block's shared memory before its part of the row, with the border's keys behind it.
 struct alignas(16) weight_scratch {
-  struct {
-    std::uint32_t low[kBorderBins];
-    std::uint32_t high[kBorderBins];
-
-    __device__ __forceinline__ void add(std::uint32_t bin, std::uint64_t weight) {
-      add_in_words(low[bin], high[bin], weight);
-    }
-    __device__ __forceinline__ std::uint64_t value(std::uint32_t bin) const {
-      return (static_cast<std::uint64_t>(high[bin]) << 32) + low[bin];
-    }
-  } bins, ranges;                          // of exponents, and of the block's columns
+  binned_weights bins;                     // of exponents
+  binned_weights ranges;                   // of the block's columns
   std::uint64_t block_total[kMostBlocks];  // of all weights; with kCrowded if not all could be listed
   word_pair total;
   word_pair kept;  // of this block, before the border
@@ -180,9 +185,11 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_stretch<Stored>& 
   const float steepness = state.params.steepness;
   const std::int32_t first = octave_bin(core::from_ascending_key(best), steepness);
   std::uint32_t* own = place.guesses(place.rank);
-  const auto count = [&](float x, std::uint32_t many) {
-    const auto bin = static_cast<std::uint32_t>(first - octave_bin(x, steepness));
-    if (bin < kGuessBins) atomicAdd(own + bin, many);
+  const std::uint32_t own_bins = held(shared_address(own));
+  const std::uint32_t unused_bin = held(kCountedBins + lane);  // so that lanes do not wait for each other
+  const auto count = [&](float x, std::uint32_t many) {        // without a branch
+    const std::uint32_t bin = min(static_cast<std::uint32_t>(first - octave_bin(x, steepness)), unused_bin);
+    asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(own_bins + bin * 4), "r"(many) : "memory");
   };
   count(most, 1);
   const std::uint32_t sampled = stretch.rounds * stretch.kPerVector > kManyLogits ? kMostSampled : kMostSampled / 2;
@@ -193,8 +200,7 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_stretch<Stored>& 
     float x[stretch.kPerVector];
     widen_values<Stored>(stretch.in_registers[v * (kInRegisters / kMostSampled)], x);
 #pragma unroll
-    for (std::uint32_t e = 0; e < stretch.kPerVector; e++)
-      if (x[e] < most) count(x[e], each);
+    for (std::uint32_t e = 0; e < stretch.kPerVector; e++) count(x[e], x[e] < most ? each : 0);
   }
   if (threadIdx.x == 0) scratch.block_best[place.rank] = best;
   __syncthreads();
@@ -219,7 +225,7 @@ __device__ __forceinline__ float guess_floor(const row_filter& filter, bool only
     const auto bin =
         static_cast<std::uint32_t>(static_cast<std::int32_t>(threadIdx.x) - first +
                                    octave_bin(core::from_ascending_key(scratch.block_best[b]), filter.steepness));
-    if (bin < kGuessBins) tokens += place.guesses(b)[bin];
+    if (bin < kCountedBins) tokens += place.guesses(b)[bin];
   }
   const float exponent = -(static_cast<float>(threadIdx.x) + 0.5f) / static_cast<float>(kOctaveBins);
   const float weight = static_cast<float>(tokens) * core::power_of_two(exponent);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/device/row_stream.cuh"
+#include "cuda/device/shared_memory.cuh"
 #include "cuda/sample/sample_parts.cuh"
 
 namespace shortlist::cuda::sampling {
@@ -13,8 +14,8 @@ constexpr int kRowThreads = 512;
 constexpr int kRowWarps = kRowThreads / kWarp;
 constexpr std::uint32_t kInRegisters = 12;  // a lane's vectors: the first rounds of its warp
 constexpr std::uint32_t kChunk = 8;         // rounds that arrive together
-constexpr std::uint32_t kMostChunks = 4;
-constexpr std::uint32_t kSpareSlots = 4;  // at least, before those of vectors: for the first tokens that are listed
+constexpr std::uint32_t kMostChunks = 4;    // no more than lanes
+constexpr std::uint32_t kSpareSlots = 4;    // at least, before those of vectors: for the first tokens that are listed
 
 /// A token that may be kept.
 struct listed_token {
@@ -22,16 +23,30 @@ struct listed_token {
   std::uint32_t token;
 };
 
-/// A lane's 16 bytes each of shared memory, of which the next is kWarp farther: vectors of the row, and from the first
-/// one on, two each, the tokens listed of vectors that were looked at.
+/// A logit as it is stored, of the row's vectors in shared memory.
+template <class Stored>
+__device__ __forceinline__ Stored logit_at(std::uint32_t address) {
+  if constexpr (sizeof(Stored) == 4)
+    return core::float_from_bits(load_shared<std::uint32_t>(address));
+  else
+    return {load_shared<std::uint16_t>(address)};
+}
+
+/// A lane's 16 bytes of each of the warp's slots of shared memory: a vector of the row. Slots whose vectors all lanes
+/// have looked at become room for listed tokens, kTokensEach of every lane.
 struct lane_slots {
+  static constexpr std::uint32_t kTokensEach = 2;
   uint4* first;
 
   __device__ __forceinline__ uint4& vector(std::uint32_t slot) const { return first[slot * kWarp]; }
-  __device__ __forceinline__ listed_token& token(std::uint32_t i) const {
-    return reinterpret_cast<listed_token*>(&vector(i / 2))[i % 2];
+  /// The shared address of the lane's first token; the next is a warp's worth farther.
+  __device__ __forceinline__ std::uint32_t tokens() const {
+    const std::uint32_t lane = threadIdx.x % kWarp;
+    return shared_address(first) - lane * static_cast<std::uint32_t>(sizeof(uint4) - sizeof(listed_token));
   }
 };
+constexpr std::uint32_t kTokenPitch = kWarp * sizeof(listed_token);  // bytes from a lane's token to its next
+static_assert(lane_slots::kTokensEach * kTokenPitch == kWarp * sizeof(uint4));
 
 /// Where a row's columns are: whole vectors of 16 bytes in equal stretches, and a few columns before and behind them.
 template <class Stored>
@@ -100,20 +115,13 @@ struct row_stretch {
 
   /// The first slot that holds a vector.
   __device__ __forceinline__ std::uint32_t first_held() const { return slot_count - held; }
-  /// Begins to bring what stays on the chip.
+  /// Begins to bring what stays on the chip: first into registers, since those loads would wait behind the copies.
   __device__ __forceinline__ void begin() {
     const std::uint32_t lane = threadIdx.x % kWarp;
-    if (lane == 0) {
-      for (std::uint32_t chunk = 0; chunk * kChunk < held; chunk++) barrier_init(landed + chunk, 1);
+    const bool brings = lane * kChunk < held;  // a lane for each chunk
+    if (brings) {
+      barrier_init(landed + lane, 1);
       barrier_init_fence();
-      for (std::uint32_t chunk = 0; chunk * kChunk < held; chunk++) {
-        const std::uint32_t from = (kInRegisters + chunk * kChunk) * kWarp;
-        const std::uint32_t to = min((kInRegisters + min((chunk + 1) * kChunk, held)) * kWarp, count);
-        const std::uint32_t bytes = from < to ? (to - from) * 16 : 0;
-        barrier_expect(landed + chunk, bytes);
-        if (bytes > 0)
-          bulk_copy(slots.first + (first_held() + chunk * kChunk) * kWarp, vectors + from, bytes, landed + chunk);
-      }
     }
     for (std::uint32_t round = kInRegisters + held; round-- > kInRegisters;) {  // there may be fewer
       if ((round + 1) * kWarp <= count) break;
@@ -121,6 +129,14 @@ struct row_stretch {
     }
 #pragma unroll
     for (std::uint32_t r = 0; r < kInRegisters; r++) in_registers[r] = load(r);
+    if (!brings) return;
+    const std::uint32_t from = (kInRegisters + lane * kChunk) * kWarp;
+    const std::uint32_t to = min((kInRegisters + min((lane + 1) * kChunk, held)) * kWarp, count);
+    const std::uint32_t bytes = from < to ? (to - from) * 16 : 0;
+    barrier_expect(landed + lane, bytes);
+    uint4* first_of_warp = slots.first - lane;
+    if (bytes > 0)
+      bulk_copy(first_of_warp + (first_held() + lane * kChunk) * kWarp, vectors + from, bytes, landed + lane);
   }
 
   /// Calls look(raw) for all of the lane's vectors, those that are not there as -inf, and waits for them.
@@ -149,38 +165,51 @@ struct row_stretch {
     }
   }
 
-  /// Calls weigh(raw, slot, column) for the lane's vectors, kBatch rounds at a time: they lie in so many slots, too,
-  /// and `column` is that of the lane's first; the next is kWarp vectors farther. What lies in slots before them may
-  /// be overwritten. Calls vacate(slot) before vectors are put to that slot and the next ones.
+  /// Calls weigh(raw, address, column) for the lane's vectors, kBatch rounds at a time: they lie from that shared
+  /// address on, too, and `column` is that of the lane's first; the next is kWarp vectors farther in both. What lies in
+  /// slots before them may be overwritten, by any lane. Calls vacate(slot) before vectors are put to that slot and the
+  /// next ones. All lanes of the warp come.
   template <class Vacate, class Weigh>
   __device__ __forceinline__ void for_each_batch(Vacate vacate, Weigh weigh) const {
+    constexpr std::uint32_t kPitch = kBatch * kWarp;  // vectors from a batch to the next
     const std::uint32_t lane = threadIdx.x % kWarp;
-    const std::uint32_t in_slots = held;
-    const std::uint32_t on_chip = held + kInRegisters;  // slots, then registers, then what lies elsewhere
-    const std::uint32_t all = max(rounds, on_chip);
+    const auto column_of = [&](std::uint32_t round) { return first_column + (round * kWarp + lane) * kPerVector; };
+    // Those in slots come first, then those in registers, then what lies elsewhere.
+    std::uint32_t address = shared_address(&slots.vector(first_held()));
+    std::uint32_t column = column_of(kInRegisters);
+    std::uint32_t batches = held / kBatch;
+    std::uint32_t next = 0;  // round
 #pragma unroll 1
-    for (std::uint32_t i = 0; i < all; i += kBatch) {
-      std::uint32_t slot = first_held() + i;
-      std::uint32_t round = kInRegisters + i;
-      if (i >= in_slots && i < on_chip) {
-        round = i - in_slots;
-        slot = slot_count - kInRegisters + round;
-        if (round == 0) {
+    for (;;) {
+      if (batches == 0) {
+        std::uint32_t slot = slot_count - kBatch;
+        if (next == 0) {
+          slot = slot_count - kInRegisters;
           vacate(slot);
 #pragma unroll
           for (std::uint32_t r = 0; r < kInRegisters; r++) slots.vector(slot + r) = in_registers[r];
-        }
-      } else if (i >= on_chip) {
-        round = i;
-        slot = slot_count - kBatch;
-        vacate(slot);
+          batches = (min(rounds, kInRegisters) + kBatch - 1) / kBatch;
+        } else if (next < rounds) {
+          vacate(slot);
 #pragma unroll
-        for (std::uint32_t v = 0; v < kBatch; v++) slots.vector(slot + v) = load(round + v);
+          for (std::uint32_t v = 0; v < kBatch; v++) slots.vector(slot + v) = load(next + v);
+          batches = 1;
+        } else {
+          break;
+        }
+        address = shared_address(&slots.vector(slot));
+        column = column_of(next);
+        next = next == 0 ? kInRegisters + held : next + kBatch;
+        if (batches == 0) continue;
       }
       uint4 raw[kBatch];
 #pragma unroll
-      for (std::uint32_t v = 0; v < kBatch; v++) raw[v] = slots.vector(slot + v);
-      weigh(raw, slot, first_column + (round * kWarp + lane) * kPerVector);
+      for (std::uint32_t v = 0; v < kBatch; v++) raw[v] = load_shared<uint4>(address + v * kWarp * 16);
+      weigh(raw, address, column);
+      __syncwarp();  // none reads these vectors any more
+      batches--;
+      address += kPitch * 16;
+      column += kPitch * kPerVector;
     }
   }
 

@@ -12,7 +12,9 @@
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
 // History, 64 x 128,256, k 50: a part held in shared memory, the rest read from L2, 0.0232 ms (bf16 0.0170) -> into
 // registers, sixteen vectors of a thread at a time, 0.0220 (0.0156) -> sends instead of meetings, 0.0211 (0.0146) ->
-// later vectors into shared memory, all at once, 0.0174 (0.0140) -> shifts instead of divisions, 0.0171 (0.0133).
+// later vectors into shared memory, all at once, 0.0174 (0.0140) -> shifts instead of divisions, 0.0171 (0.0133). In a
+// graph of 24 launches 0.0144 (0.0105) -> ties of 16-bit values placed without ranking, fewer copies asked for in vain,
+// barriers readied behind the loads, 0.0140 (0.0100).
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -125,12 +127,12 @@ __device__ __noinline__ void list_by_counting(const row_piece<Stored, kThreads>&
 /// is compared with each. The first block comes, after a barrier.
 template <class Stored>
 __device__ __forceinline__ void write_best(const core::top_k_request& request, std::int64_t index,
-                                           const whole_row<Stored>& row, std::uint32_t n, cluster_scratch& scratch) {
+                                           const row_writer<Stored>& write, std::uint32_t n, const list_cut& cut,
+                                           cluster_scratch& scratch) {
   const auto k = static_cast<std::uint32_t>(request.options.k);
-  const row_writer<Stored> write(request, index, row);
-  // Counts for each of the first keys how many others come before it, several threads for one where there are enough,
-  // and calls then(count, key) in one of them.
-  const auto for_each_slot = [&](std::uint32_t slots, auto is_before, auto key_of, auto then) {
+  // Sums of(other, mine) over the first keys for each of them, several threads for one where there are enough, and
+  // calls then(sum, key) in one of them.
+  const auto for_each_slot = [&](std::uint32_t slots, auto of, auto key_of, auto then) {
     std::uint32_t shift = 0;
     while (shift < 3 && slots << (shift + 1) <= kThreads) shift++;
     const std::uint32_t helpers = 1u << shift;
@@ -138,16 +140,16 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
     const std::uint32_t slot = threadIdx.x >> shift;
     if (threadIdx.x / kWarp * kWarp >= slots << shift) return;
     const std::uint64_t mine = slot < slots ? key_of(slot) : core::kNoRow;
-    std::uint32_t place = 0;
+    std::uint32_t sum = 0;
 #pragma unroll 8
-    for (std::uint32_t j = helper; j < slots; j += helpers) place += is_before(key_of(j), mine);
+    for (std::uint32_t j = helper; j < slots; j += helpers) sum += of(key_of(j), mine);
     for (std::uint32_t apart = 1; apart < helpers; apart *= 2)
-      place += __shfl_xor_sync(kFullWarp, place, static_cast<int>(apart));
-    if (slot < slots && helper == 0) then(place, mine);
+      sum += __shfl_xor_sync(kFullWarp, sum, static_cast<int>(apart));
+    if (slot < slots && helper == 0) then(sum, mine);
   };
-  const auto is_better = [](std::uint64_t other, std::uint64_t mine) { return other > mine; };
+  const auto is_better = [](std::uint64_t other, std::uint64_t mine) { return other > mine ? 1u : 0u; };
   const auto is_left = [](std::uint64_t other, std::uint64_t mine) {  // a column further left is a larger word
-    return static_cast<std::uint32_t>(other) > static_cast<std::uint32_t>(mine);
+    return static_cast<std::uint32_t>(other) > static_cast<std::uint32_t>(mine) ? 1u : 0u;
   };
   const auto listed = [&](std::uint32_t i) { return scratch.list[i]; };
   const auto chosen = [&](std::uint32_t i) { return scratch.own[i]; };
@@ -157,6 +159,18 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
     });
   } else if (n <= k) {
     for_each_slot(n, is_left, listed, write);
+  } else if (cut.shift <= kSharedBits<Stored>) {
+    // Those that are not surely among the best have one value: the first of them are.
+    constexpr std::uint32_t kSure = 1u << 16;
+    const std::uint32_t ties = k - cut.sure;
+    const auto is_sure = [&](std::uint64_t key) { return core::key_of(key) > cut.above; };
+    const auto left_by_kind = [&](std::uint64_t other, std::uint64_t mine) {
+      return is_left(other, mine) * (is_sure(other) ? kSure : 1);
+    };
+    for_each_slot(n, left_by_kind, listed, [&](std::uint32_t left, std::uint64_t key) {
+      const std::uint32_t tied = left % kSure;
+      if (is_sure(key) || tied < ties) write(left / kSure + min(tied, ties), key);
+    });
   } else {
     for_each_slot(n, is_better, listed, [&](std::uint32_t rank, std::uint64_t key) {
       if (rank < k) scratch.own[rank] = key;
@@ -170,21 +184,25 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
 /// The rounds of whole vectors in the order that they are looked at: some, spread over all, first.
 class round_order {
  public:
-  __device__ __forceinline__ explicit round_order(std::uint32_t whole) : step_(max(whole / kFirst, 1u)) {}
+  __device__ __forceinline__ explicit round_order(std::uint32_t whole)
+      : step_(whole <= kFirst + kSampled ? 1 : whole / kFirst),
+        next_(step_ == 1 ? kFirst : 1),
+        skipped_(step_ == 1 ? ~0u : step_) {}
   __device__ __forceinline__ std::uint32_t first(std::uint32_t i) const { return i * step_; }
   /// The next of the others.
   __device__ __forceinline__ std::uint32_t next() {
+    const std::uint32_t round = next_++;
     if (next_ == skipped_) {
-      next_ += step_ == 1 ? kFirst : 1;
-      skipped_ = next_ < step_ * kFirst - step_ ? skipped_ + step_ : ~0u;
+      next_++;
+      skipped_ = skipped_ < step_ * (kFirst - 1) ? skipped_ + step_ : ~0u;
     }
-    return next_++;
+    return round;
   }
 
  private:
   std::uint32_t step_;
-  std::uint32_t next_ = 0;
-  std::uint32_t skipped_ = 0;  // the next of the first ones
+  std::uint32_t next_;
+  std::uint32_t skipped_;  // the next of the first ones
 };
 
 template <class Stored, bool Negated>
@@ -195,14 +213,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& scratch = *reinterpret_cast<cluster_scratch*>(dynamic_shared());
   const cluster_place place{cluster_rank(), cluster_size(), scratch.own, kOwn};
   const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
-  if (threadIdx.x == 0) {
-    init_groups(place.blocks, scratch.groups);
-    init_shares(place.blocks, scratch.shares);
-    scratch.kept = 0;
-    scratch.listed = 0;
-    cluster_barriers_ready();
-  }
-  cluster_arrive_begun();
   join_chain();
   const whole_row<Stored> row = open_row<Stored>(request, index);
   const row_piece<Stored, kThreads> piece(row.values, row.columns, place.rank, place.blocks);
@@ -222,10 +232,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint4* held = reinterpret_cast<uint4*>(&scratch + 1) + threadIdx.x;
   std::uint32_t copied = 0;
   const auto copy_batch = [&](std::uint32_t batch) {
+    if (copied < later) {
 #pragma unroll
-    for (std::uint32_t v = 0; v < kBatch; v++, copied++) {
-      if (copied < later)
-        async_copy_16(shared_address(held + (batch * kBatch + v) * kThreads), mine + asked.next() * kThreads, true);
+      for (std::uint32_t v = 0; v < kBatch; v++, copied++) {
+        if (copied < later)
+          async_copy_16(shared_address(held + (batch * kBatch + v) * kThreads), mine + asked.next() * kThreads, true);
+      }
     }
     async_commit();
   };
@@ -233,6 +245,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
     for (std::uint32_t batch = 0; batch < kBatches; batch++) copy_batch(batch);
   }
+  if (threadIdx.x == 0) {  // while the loads are under way
+    init_groups(place.blocks, scratch.groups);
+    init_shares(place.blocks, scratch.shares);
+    scratch.kept = 0;
+    scratch.listed = 0;
+    cluster_barriers_ready();
+  }
+  cluster_arrive_begun();
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const std::uint32_t wanted = min(k, row.columns);
   const auto best_of = [&](uint4 raw) {
@@ -273,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (sampled) {
 #pragma unroll
       for (std::uint32_t v = 0; v < kSampled; v++)
-        if (v < later) keep(best_held[v], looked.next(), [&] { return held[v * kThreads]; });
+        if (v < later) keep(best_held[v], kFirst + v, [&] { return held[v * kThreads]; });
     }
     std::uint32_t batch = 0;
 #pragma unroll 1
@@ -307,6 +327,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   async_wait<0>();
+  const row_writer<Stored> write(request, index, row);
   told_shares told = tell_shares(core::ascending_key(most), place, scratch.shares);
   lists = lists && told.fit;
   if (!lists) {
@@ -319,12 +340,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     told = tell_shares(0, place, scratch.shares, 1);
   }
   if (place.rank != 0) return;
-  if (lists) {
-    list_from_shares<kFew>(wanted, told.best, cut, place, scratch.list, scratch.listed, scratch.shares);
-  } else {
-    list_from_shares<kFew>(wanted, ~0u, 0, place, scratch.list, scratch.listed, scratch.shares);
-  }
-  write_best(request, index, row, scratch.listed, scratch);
+  const list_cut how = list_from_shares<kFew>(wanted, lists ? told.best : ~0u, lists ? cut : 0, place, scratch.list,
+                                              scratch.listed, scratch.shares);
+  write_best<Stored>(request, index, write, scratch.listed, how, scratch);
 }
 
 template <class Stored>

@@ -37,6 +37,12 @@ __device__ __forceinline__ whole_row<Stored> open_row(const core::top_k_request&
   return {values, static_cast<std::uint32_t>(span.begin), columns, head, (columns - head) / kPerVector<Stored>};
 }
 
+/// The low bits of a key that all values of the type share, but for their sign.
+template <class Stored>
+constexpr std::uint32_t kSharedBits = sizeof(Stored) == 4               ? 0
+                                      : std::is_same_v<Stored, float16> ? 13
+                                                                        : 16;
+
 /// The signs of a word of stored values.
 template <class Stored>
 inline constexpr std::uint32_t kSigns = sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;
