@@ -41,16 +41,14 @@ class token_list {
     if (end_ < room) store_shared(end_, make_uint2(core::float_bits(x), token));
     end_ += kTokenPitch;
   }
-  __device__ __forceinline__ void settle(std::uint32_t room) {
-    spare_ = min(spare_, static_cast<std::int32_t>(room - end_));
-  }
+  __device__ __forceinline__ void settle(std::uint32_t room) { crowded_ |= end_ > room ? 1 : 0; }
   /// All lanes of the warp come, when all is listed.
   __device__ __forceinline__ void join() {
     if (crowded()) end_ = begin_;
     const std::uint32_t mine = (end_ - begin_) / kTokenPitch;
     const std::uint32_t up_to = running_sum(mine);
     const std::uint32_t all = __shfl_sync(kFullWarp, up_to, kWarp - 1);
-    if (all > room_) spare_ = -1;
+    if (all > room_) crowded_ = 1;
     __syncwarp();  // none reads vectors any more
     if (all <= room_) {
       listed_token* to = joined_ + up_to - mine;
@@ -62,7 +60,7 @@ class token_list {
     count_ = all <= room_ ? all : 0;
     __syncwarp();
   }
-  __device__ __forceinline__ bool crowded() const { return spare_ < 0; }
+  __device__ __forceinline__ bool crowded() const { return crowded_ != 0; }
   /// Calls look(token) for the lane's share of the joined ones.
   template <class Look>
   __device__ __forceinline__ void for_each(Look look) const {
@@ -81,8 +79,8 @@ class token_list {
   std::uint32_t begin_;         // and of its tokens
   std::uint32_t end_;
   listed_token* joined_;
-  std::uint32_t count_ = 0;          // of the joined ones
-  std::int32_t spare_ = 0x7FFFFFFF;  // bytes that there was room for at least: negative if not all are listed
+  std::uint32_t count_ = 0;    // of the joined ones
+  std::uint32_t crowded_ = 0;  // 1 if a token was lost
 };
 
 /// Which of a lane's batch of vectors may be kept, as bits of a word.
