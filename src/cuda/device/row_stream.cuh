@@ -9,6 +9,7 @@
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/element.cuh"
 #include "cuda/device/score.cuh"
+#include "cuda/device/value_pair.cuh"
 
 namespace shortlist::cuda {
 
@@ -19,16 +20,6 @@ __device__ __forceinline__ float larger_or_nan(float a, float b) {
   float most;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
   return most;
-}
-
-/// Two 16-bit values, for arithmetic on both.
-template <class Stored>
-using pair_of = std::conditional_t<element_type_of<Stored>() == element_type::f16, __half2, __nv_bfloat162>;
-
-/// All bits of a half or none for each of two 16-bit values: those that reach the others.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t pair_mask(std::uint32_t values, std::uint32_t least) {
-  return __hge2_mask(reinterpret_cast<const pair_of<Stored>&>(values), reinterpret_cast<const pair_of<Stored>&>(least));
 }
 
 /// The largest of a vector's values: NaN if there is one, or passed over.

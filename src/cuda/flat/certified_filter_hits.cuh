@@ -6,6 +6,7 @@
 #include "core/certified.hpp"
 #include "core/order.hpp"
 #include "cuda/device/score.cuh"
+#include "cuda/device/warp_sum.cuh"
 #include "cuda/flat/certified_filter.hpp"
 #include "cuda/flat/certified_filter_parts.cuh"
 
@@ -112,12 +113,7 @@ __device__ __forceinline__ int list_hits(const filter_args& args, filter_shared<
   const unsigned found = is_tame && args.by != metric::l2 ? groups_with_hit<N, true>(asked, tests, sums)
                                                           : groups_with_hit<N, false>(asked, tests, sums);
   if (!__any_sync(kFullWarp, found != 0)) return 0;
-  int before = __popc(found);
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const int other = __shfl_up_sync(kFullWarp, before, offset);
-    if (lane >= offset) before += other;
-  }
+  const int before = running_sum(__popc(found));
   const int all = __shfl_sync(kFullWarp, before, kWarp - 1);
   if (all <= kListGroups) {
     int place = before - __popc(found);

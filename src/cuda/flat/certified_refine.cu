@@ -11,6 +11,7 @@
 #include "core/order.hpp"
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/warp_sum.cuh"
 #include "cuda/flat/certified_refine.hpp"
 #include "cuda/flat/rescore.cuh"
 #include "cuda/flat/results.cuh"
@@ -171,12 +172,7 @@ class candidate_keys {
         shared_.overflow = 1;
         n = 0;  // none of the query's are read
       }
-      std::uint32_t place = n;
-#pragma unroll
-      for (int offset = 1; offset < kWarp; offset *= 2) {
-        const std::uint32_t other = __shfl_up_sync(kFullWarp, place, offset);
-        if (lane >= offset) place += other;
-      }
+      std::uint32_t place = running_sum(n);
       std::uint32_t begin = 0;
       if (lane == kWarp - 1) begin = atomicAdd(&shared_.there, place);
       place += __shfl_sync(kFullWarp, begin, kWarp - 1) - n;

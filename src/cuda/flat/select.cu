@@ -13,6 +13,7 @@
 
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/warp_sum.cuh"
 #include "cuda/flat/results.cuh"
 #include "cuda/flat/select.hpp"
 #include "cuda/runtime/launch.cuh"
@@ -125,12 +126,7 @@ __device__ void find_digit(const std::uint32_t* histogram, std::uint32_t wanted,
   }
 #pragma unroll
   for (int i = 0; i < kBinsPerThread; i++) mine += bins[i];
-  std::uint32_t before = mine;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset <<= 1) {
-    const std::uint32_t other = __shfl_up_sync(kFullWarp, before, offset);
-    if (lane >= offset) before += other;
-  }
+  std::uint32_t before = running_sum(mine);
   if (lane == kWarp - 1) shared.totals[warp] = before;
   before -= mine;
   __syncthreads();

@@ -105,10 +105,9 @@ struct batch_marks {
   static __device__ __forceinline__ std::uint32_t reaching(const uint4 (&raw)[kBatch], std::uint32_t least) {
     std::uint32_t marks = 0;
     if constexpr (sizeof(Stored) == 4) {
-      constexpr std::uint32_t kUpperHalves = 0x7632;  // for __byte_perm
       constexpr std::uint32_t kHalf = kBatch / 2;
       const auto mark = [&](std::uint32_t a, std::uint32_t b, std::uint32_t bit) {
-        marks |= pair_mask<bfloat16>(__byte_perm(a, b, kUpperHalves), least) & (kBoth << bit);
+        marks |= pair_mask<bfloat16>(upper_halves(a, b), least) & (kBoth << bit);
       };
 #pragma unroll
       for (std::uint32_t v = 0; v < kHalf; v++) {

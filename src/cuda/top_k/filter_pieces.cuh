@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/device/value_pair.cuh"
 #include "cuda/top_k/filter_parts.cuh"
 
 namespace shortlist::cuda::filtering {
@@ -67,15 +68,6 @@ struct row_filter {
   }
 };
 
-/// Marks of two columns, as all bits of a half or none: those whose 16-bit values reach the others.
-template <class Stored, bool Negated>
-__device__ __forceinline__ std::uint32_t pair_mask(std::uint32_t values, std::uint32_t least) {
-  using pair = std::conditional_t<std::is_same_v<Stored, float16>, __half2, __nv_bfloat162>;
-  const auto& of_columns = reinterpret_cast<const pair&>(values);
-  const auto& of_cut = reinterpret_cast<const pair&>(least);
-  return Negated ? __hle2_mask(of_columns, of_cut) : __hge2_mask(of_columns, of_cut);
-}
-
 /// A lane's first vector of a piece, and the distance to its next: so that a step of a quarter of a warp reads
 /// neighbours, and lanes may exchange marks.
 template <class Stored>
@@ -92,7 +84,6 @@ constexpr std::uint32_t kVectorPitch = 8;
 /// shared address of the lane's first vector.
 template <class Stored, bool Negated>
 __device__ __forceinline__ std::uint32_t coarse_marks(std::uint32_t mine, std::uint32_t least) {
-  constexpr std::uint32_t kUpperHalves = 0x7632;  // for __byte_perm
   constexpr std::uint32_t kBoth = 0x00010001;
   if (Negated) least ^= 0x80008000u;
   uint4 raw[kVectors<Stored>];
@@ -106,10 +97,10 @@ __device__ __forceinline__ std::uint32_t coarse_marks(std::uint32_t mine, std::u
 #pragma unroll
   for (int v = 0; v < 4; v++) {
     if constexpr (sizeof(Stored) == 4) {
-      mark(__byte_perm(raw[v].x, raw[v + 4].x, kUpperHalves), 4 * v);
-      mark(__byte_perm(raw[v].y, raw[v + 4].y, kUpperHalves), 4 * v + 1);
-      mark(__byte_perm(raw[v].z, raw[v + 4].z, kUpperHalves), 4 * v + 2);
-      mark(__byte_perm(raw[v].w, raw[v + 4].w, kUpperHalves), 4 * v + 3);
+      mark(upper_halves(raw[v].x, raw[v + 4].x), 4 * v);
+      mark(upper_halves(raw[v].y, raw[v + 4].y), 4 * v + 1);
+      mark(upper_halves(raw[v].z, raw[v + 4].z), 4 * v + 2);
+      mark(upper_halves(raw[v].w, raw[v + 4].w), 4 * v + 3);
     } else {
       mark(raw[v].x, 4 * v);
       mark(raw[v].y, 4 * v + 1);
