@@ -7,12 +7,16 @@ source tools/common.sh
 
 kSkipped=77            # a step's exit status; its last line of output is the reason
 kLimitSeconds=1500     # of one test program, so that a hang ends as a failure
+kFullLimitSeconds=4800 # of one with --full: qemu and the thread sanitizer are slow on a busy machine
 reports=build/reports
 
 full=no
 case ${1:-} in
   '') ;;
-  --full) full=yes ;;
+  --full)
+    full=yes
+    kLimitSeconds=$kFullLimitSeconds
+    ;;
   *) wrong_use "test $1" ;;
 esac
 

@@ -98,7 +98,7 @@ void flat_index::save(const std::filesystem::path& path) const {
                                 {"storage", std::string(to_string(saved.options.storage))},
                                 {"rows", std::to_string(saved.rows)},
                                 {"dim", std::to_string(saved.options.dim)}},
-                               std::move(tensors));
+                               tensors);
 
     const stream own(where());
     const std::int64_t per_chunk = std::min(saved.rows, saved.rows_per_chunk());

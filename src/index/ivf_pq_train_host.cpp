@@ -54,7 +54,7 @@ std::int64_t random_numbers::below(std::int64_t bound) {
 double random_numbers::about_normal() {
   double sum = 0.0;
   for (int i = 0; i < kUniformsOfNormal; ++i) sum += std::ldexp(static_cast<double>(next()), -32);
-  return sum - kUniformsOfNormal / 2;
+  return sum - kUniformsOfNormal / 2.0;
 }
 
 std::vector<std::int64_t> chosen_numbers(random_numbers& random, std::int64_t n, std::int64_t count) {

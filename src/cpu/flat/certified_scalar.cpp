@@ -28,14 +28,15 @@ template <metric By>
 void filter_one(const std::int16_t* packed, std::int64_t at, std::int64_t width, const filter_query& query,
                 const plane_span& block, survivor_list& list) {
   const auto* terms = reinterpret_cast<const float*>(block.blocks + block.layout.codes_bytes());
+  constexpr std::int64_t kPitch = core::kPlaneRows;  // from a term to the next
   const std::int64_t rows = std::min<std::int64_t>(block.rows, core::kPlaneRows);
   std::uint32_t products[core::kPlaneRows];
   products_of(packed, at, width, query.offset, block.blocks, block.layout.words, products);
   for (std::int64_t row = 0; row < rows; ++row) {
     const core::plane_row of_row = {.scale = terms[row],
-                                    .residual = terms[core::kPlaneRows + row],
-                                    .norm = terms[2 * core::kPlaneRows + row],
-                                    .square = By == metric::l2 ? terms[3 * core::kPlaneRows + row] : 0.0f};
+                                    .residual = terms[kPitch + row],
+                                    .norm = terms[2 * kPitch + row],
+                                    .square = By == metric::l2 ? terms[3 * kPitch + row] : 0.0f};
     const core::merit_interval found =
         core::interval_of(By, query.terms, of_row, By == metric::cosine ? block.inverse_norms[row] : 0.0f,
                           static_cast<std::int32_t>(products[row]));

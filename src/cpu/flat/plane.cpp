@@ -55,9 +55,10 @@ core::plane_summary write_row(const core::flat_corpus& corpus, const core::plane
   }
   float* to = reinterpret_cast<float*>(block + layout.codes_bytes()) + row;
   to[0] = terms.scale;
-  to[core::kPlaneRows] = terms.residual;
-  to[2 * core::kPlaneRows] = terms.norm;
-  if (layout.terms == 4) to[3 * core::kPlaneRows] = terms.square;
+  constexpr std::int64_t kPitch = core::kPlaneRows;  // from a term to the next
+  to[kPitch] = terms.residual;
+  to[2 * kPitch] = terms.norm;
+  if (layout.terms == 4) to[3 * kPitch] = terms.square;
   return core::summary_of(terms.residual, terms.norm);
 }
 

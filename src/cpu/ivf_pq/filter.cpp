@@ -97,7 +97,8 @@ query_filter::query_filter(const core::ivf_pq_model& model, const core::ivf_pq_l
   const float factor = shape_.metric == metric::l2 ? -2.0f : -1.0f;
   const table_range range = kernels.make_table({prepared.words, shape_.piece_dim, shape_.codewords()}, shape_.pieces,
                                                query, factor, table, least);
-  const float most = std::min(kMostSteps, static_cast<float>(kMostSum / divide_up(shape_.pieces, 2)));
+  const std::int64_t most_of_pair = kMostSum / divide_up(shape_.pieces, 2);  // of two neighbouring pieces' entries
+  const float most = std::min(kMostSteps, static_cast<float>(most_of_pair));
   // Where entries hardly differ, steps are of the bound's size: smaller ones would tell nothing more.
   step_ = std::max({range.widest / most, static_cast<float>(bound_), std::numeric_limits<float>::min()});
   inverse_step_ = 1.0f / step_;
