@@ -126,10 +126,9 @@ __device__ __noinline__ void list_by_counting(const row_piece<Stored, kThreads>&
 /// Writes the k best of the list's n keys, no more than threads, in the order that the request asks for, padded: each
 /// is compared with each. The first block comes, after a barrier.
 template <class Stored>
-__device__ __forceinline__ void write_best(const core::top_k_request& request, std::int64_t index,
-                                           const row_writer<Stored>& write, std::uint32_t n, const list_cut& cut,
-                                           cluster_scratch& scratch) {
-  const auto k = static_cast<std::uint32_t>(request.options.k);
+__device__ __forceinline__ void write_best(const top_k_options& options, const row_writer<Stored>& write,
+                                           std::uint32_t n, const list_cut& cut, cluster_scratch& scratch) {
+  const auto k = static_cast<std::uint32_t>(options.k);
   // Sums of(other, mine) over the first keys for each of them, several threads for one where there are enough, and
   // calls then(sum, key) in one of them.
   const auto for_each_slot = [&](std::uint32_t slots, auto of, auto key_of, auto then) {
@@ -153,7 +152,7 @@ __device__ __forceinline__ void write_best(const core::top_k_request& request, s
   };
   const auto listed = [&](std::uint32_t i) { return scratch.list[i]; };
   const auto chosen = [&](std::uint32_t i) { return scratch.own[i]; };
-  if (request.options.sorted) {
+  if (options.sorted) {
     for_each_slot(n, is_better, listed, [&](std::uint32_t rank, std::uint64_t key) {
       if (rank < k) write(rank, key);
     });
@@ -342,7 +341,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (place.rank != 0) return;
   const list_cut how = list_from_shares<kFew>(wanted, lists ? told.best : ~0u, lists ? cut : 0, place, scratch.list,
                                               scratch.listed, scratch.shares);
-  write_best<Stored>(request, index, write, scratch.listed, how, scratch);
+  write_best<Stored>(request.options, write, scratch.listed, how, scratch);
 }
 
 template <class Stored>
