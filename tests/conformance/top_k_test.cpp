@@ -479,8 +479,9 @@ TEST(TopKClusters, EqualTheReferenceToTheBit) {
   }
 }
 
-/// Rows of every number of rounds of vectors that a block of eight may have: which are looked at first, and which are
-/// held where, changes with it. fp32 and both 16-bit types, with ties at the border and without, unsorted ones too.
+/// Rows of every number of rounds of vectors of a block of eight, from 4 to 36 (16-bit types: 2 to 18): which are
+/// looked at first, and which are held where, changes with it. With ties at the border and without; every other case is
+/// unsorted. Of 4 rounds there are several cases, of other data.
 TEST(TopKClusters, EqualTheReferenceForEveryNumberOfRounds) {
   constexpr std::int64_t kRound = 16'384;  // columns of fp32; of 16-bit types, half a round
   constexpr std::int64_t kMost = 36;

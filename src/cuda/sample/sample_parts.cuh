@@ -192,14 +192,14 @@ struct whole_row_filter : row_filter {
   __device__ __forceinline__ bool passes(float, std::uint32_t) const { return true; }
 };
 
-/// core::weight_of without a branch, so that the powers of several logits overlap: what is below 2^-41 rounds to 0.
-__device__ __forceinline__ std::uint64_t weight_of(float exponent) {
-  return __float2ull_rn(core::power_of_two<core::kWeightBits>(fmaxf(exponent, core::kLeastExponent)));
-}
-
-/// The same of an exponent that is no less than core::kLeastExponent.
+/// core::weight_of without a branch, so that the powers of several logits overlap, of an exponent that is no less than
+/// core::kLeastExponent.
 __device__ __forceinline__ std::uint64_t weight_of_near(float exponent) {
   return __float2ull_rn(core::power_of_two<core::kWeightBits>(exponent));
+}
+/// The same of any exponent: what is below 2^-41 rounds to 0.
+__device__ __forceinline__ std::uint64_t weight_of(float exponent) {
+  return weight_of_near(fmaxf(exponent, core::kLeastExponent));
 }
 
 __device__ __forceinline__ std::uint64_t key_of_logit(float x, std::uint32_t token) {
