@@ -20,9 +20,14 @@ struct answer_plan {
   element_type type;      ///< of kept rows
 };
 
+/// Elements of a query as warps read it.
+SHORTLIST_HOST_DEVICE constexpr std::int32_t padded_dim(std::int32_t dim) {
+  return (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+}
+
 /// A query as warps read it: padded with -0 to whole chunks of 128. Known to the block after a barrier.
 __device__ __forceinline__ void stage_query(const float* query, std::int32_t dim, float* staged) {
-  const std::int32_t padded = (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
+  const std::int32_t padded = padded_dim(dim);
   for (std::int32_t i = threadIdx.x; i < padded; i += blockDim.x) staged[i] = i < dim ? query[i] : core::kQueryPadding;
 }
 
@@ -174,6 +179,20 @@ __device__ void write_answer(const answer_plan& plan, std::int64_t query, std::u
   for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < plan.results.k; i += Threads)
     plan.results.pad(query, i);
   __syncthreads();
+}
+
+/// Writes the best of keys[0, n), all scored, as a query's answer. @returns false, and writes nothing, if bins do not
+/// serve them.
+template <int Threads>
+__device__ bool write_sorted(const result_lists& results, std::int64_t query, const std::uint64_t* keys,
+                             std::uint32_t n, std::uint64_t* spare, std::uint32_t room, sort_bins<>& bins,
+                             select_scratch<Threads>& scratch) {
+  const auto k = static_cast<std::uint32_t>(min(results.k, static_cast<std::int64_t>(n)));
+  if (!sort_by_bins<Threads>(keys, n, k, spare, room, bins, scratch,
+                             [&](std::uint32_t rank, std::uint64_t key) { results.write(query, rank, key); }))
+    return false;
+  for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < results.k; i += Threads) results.pad(query, i);
+  return true;
 }
 
 }  // namespace shortlist::cuda

@@ -31,6 +31,7 @@ struct alignas(16) scan_pair {
   std::uint32_t query = 0;  ///< in a sample, query * sampled lists + the list's rank
   float base = 0.0f;        ///< distance to the list's centroid, and what else all of its rows share
   float limit = 0.0f;       ///< of products, which rows of the answer do not exceed; finite, so that empty places do
+  std::uint32_t place = 0;  ///< where distances are written: place + p is that of the p-th page of the table
 };
 
 /// The pairs of one pass, grouped by list.
@@ -79,6 +80,14 @@ struct filter_batch {
   std::uint64_t* hits = nullptr;           ///< [count, capacity] keys of distances, with slots below
   std::uint32_t* hit_counts = nullptr;     ///< [count] may exceed the capacity; zero before each search
   std::uint32_t capacity = 0;
+  // Where distances are written instead of hits: see written.cuh.
+  __half* distances = nullptr;        ///< [count, region_pages, 32] times the query's scale, by page as lanes have them
+  std::uint32_t region_pages = 0;     ///< of a query, at most
+  std::uint32_t* starts = nullptr;    ///< [count, nprobe] where a list's pages begin, in the query's region
+  std::uint32_t* pages = nullptr;     ///< [count] of the query's lists
+  std::uint32_t* rows = nullptr;      ///< [count] of the query's lists
+  float* scales = nullptr;            ///< [count] powers of two
+  std::uint32_t* in_order = nullptr;  ///< [count] queries by their nearest list
   scan_pass sample;
   scan_pass all;
   bool pairs_by_query = false;  ///< all.pairs are the queries, in order, and there before thresholds are
@@ -95,10 +104,13 @@ int filter_scan_blocks(int multiprocessors);
 
 /// Of `next` too, if it is given, which has as many queries.
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, const filter_batch* next = nullptr);
-/// Items of both passes, and the pairs of the sample.
+/// Items of both passes, and the pairs of the sample, unless distances are written.
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch);
 /// The pairs of the full pass, when thresholds are known.
 void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch);
+/// Where distances are written: the pairs of the full pass, and what else names what they are.
+void launch_fill_regions(cudaStream_t stream, const filter_batch& batch);
+void launch_distance_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
 /// Least distances of groups of rows, into `minima`.
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch);

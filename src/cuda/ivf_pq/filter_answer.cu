@@ -10,7 +10,7 @@
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
-#include "cuda/ivf_pq/decode_eights.cuh"
+#include "cuda/ivf_pq/code_scorer.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/launch.cuh"
 
@@ -23,7 +23,6 @@ constexpr int kSmallBlockThreads = 128;  // of those for few rows by code
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr int kAnswerBlocks = 2;  // of a multiprocessor
 constexpr int kSmallAnswerBlocks = 5;
-constexpr int kFoursAtOnce = 1;               // of a row that is decoded, of a lane: more would not fit the registers
 constexpr std::uint32_t kLeastRoom = 1024;    // of a block's rows
 constexpr std::uint32_t kCountedKeys = 2048;  // cut by counts of all of them, of which each warp makes one
 constexpr std::int64_t kLeastCapacity = 1024;
@@ -38,10 +37,6 @@ struct answer_shared {
 constexpr std::uint64_t kNoKey = ~std::uint64_t{0};  // beyond all keys
 template <int Threads>
 constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(answer_shared<Threads>)) + 15) / 16 * 16;
-
-constexpr std::int32_t padded_dim(std::int32_t dim) {
-  return (dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
-}
 
 __device__ __forceinline__ slot slot_of_hit(std::uint64_t hit) { return static_cast<slot>(hit); }
 
@@ -76,48 +71,11 @@ __device__ void place_slots(const filter_answer_plan& plan, std::uint64_t* keys,
   __syncthreads();
 }
 
-/// The key of one of a lane's two rows, by its code.
-template <row_form Form, bool L2>
-class code_scorer {
- public:
-  __device__ code_scorer(const filter_answer_plan& plan, const float* staged, int lane)
-      : plan_(plan), staged_(staged), lane_(lane), codes_(plan.codes, lane) {
-    if (plan.answer.results.by == metric::cosine) inverse_norm_ = inverse_norm_of_query(staged, plan.codes.dim, lane);
-  }
-
-  __device__ __forceinline__ std::uint64_t operator()(const slot (&slots)[kScoredOfLanes], int mine) const {
-    const metric by = plan_.answer.results.by;
-    std::uint32_t lists[kScoredOfLanes];
-#pragma unroll
-    for (int r = 0; r < kScoredOfLanes; r++) lists[r] = plan_.codes.centroids ? plan_.codes.list_of(slots[r]) : 0;
-    const std::uint32_t position = plan_.codes.position_of(mine == 0 ? slots[0] : slots[1]);
-    float sum = 0.0f;
-    if constexpr (Form == row_form::any) {
-      sum = sum_by_eights<L2, 1>(plan_.codes.dim, staged_, lane_, [&](std::int32_t first, scored_fours<1>& x) {
-        for_each_four<1>(first, plan_.codes.dim, [&](int i, std::int32_t at) {
-#pragma unroll
-          for (int r = 0; r < kScoredOfLanes; r++) x[i][r] = decoded_four(plan_.codes, slots[r], lists[r], at);
-        });
-      });
-    } else {
-      sum = codes_.template sum<L2, kFoursAtOnce>(slots, lists, staged_, lane_);
-    }
-    return core::row_key(core::score_key(code_score(sum, by, inverse_norm_), by), position);
-  }
-
- private:
-  const filter_answer_plan& plan_;
-  const float* staged_;
-  int lane_;
-  eights_decoder<Form> codes_;
-  float inverse_norm_ = 0.0f;
-};
-
 /// Replaces slots by the keys of their rows' scores.
 template <int Threads, row_form Form, bool L2>
 __device__ void score_slots(const filter_answer_plan& plan, const float* staged, std::uint64_t* keys, std::uint32_t n) {
   const int lane = threadIdx.x % kWarp;
-  const code_scorer<Form, L2> scorer(plan, staged, lane);
+  const code_scorer<Form, L2> scorer(plan.codes, plan.answer.results.by, staged, lane);
   replace_keys(keys, threadIdx.x / kWarp * kScoredAtOnce, n, (Threads / kWarp) * kScoredAtOnce, lane, number_of_hit{},
                scorer);
   __syncthreads();
@@ -125,20 +83,6 @@ __device__ void score_slots(const filter_answer_plan& plan, const float* staged,
 
 /// Whether so many results are sorted by bins rather than by counting.
 constexpr bool sorts_by_bins(std::int64_t k) { return k > kBlockThreads / 2; }
-
-/// Writes the best of keys[0, n), all scored, as a query's answer. @returns false, and writes nothing, if bins do not
-/// serve them.
-template <int Threads>
-__device__ bool write_sorted(const result_lists& results, std::int64_t query, const std::uint64_t* keys,
-                             std::uint32_t n, std::uint64_t* spare, std::uint32_t room, sort_bins<>& bins,
-                             select_scratch<Threads>& scratch) {
-  const auto k = static_cast<std::uint32_t>(min(results.k, static_cast<std::int64_t>(n)));
-  if (!sort_by_bins<Threads>(keys, n, k, spare, room, bins, scratch,
-                             [&](std::uint32_t rank, std::uint64_t key) { results.write(query, rank, key); }))
-    return false;
-  for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < results.k; i += Threads) results.pad(query, i);
-  return true;
-}
 
 template <int Threads, row_form Form, bool L2>
 __global__ void __launch_bounds__(Threads, Threads == kBlockThreads ? kAnswerBlocks : kSmallAnswerBlocks)
@@ -260,7 +204,7 @@ class warp_answer {
     if (n > plan_.room) return false;
     if (!plain && (!refines || sure + n > kept)) {
       stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
-      const code_scorer<Form, L2> scorer(plan_, memory_.staged, lane_);
+      const code_scorer<Form, L2> scorer(plan_.codes, plan_.answer.results.by, memory_.staged, lane_);
       replace_keys(memory_.keys, 0, n, kScoredAtOnce, lane_, number_of_key{}, scorer);
       if (lane_ == 0 && plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
       if (refines) n = keep_best(n, kept - sure, memory_.best + sure);

@@ -6,6 +6,7 @@
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/warp_sum.cuh"
 #include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/filter.hpp"
 #include "cuda/runtime/launch.cuh"
@@ -275,6 +276,52 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(const __grid_constant__ 
   const std::int64_t list = batch.probes[at];
   const float base = base_of(batch, query, list, batch.probe_scores[at]);
   batch.all.pairs[batch.all.offsets[list] + batch.places[at]] = {query, base, limit_of(batch, query, base)};
+}
+
+/// A power of two that a query's distances are multiplied by, so that they fit halves: most are of its bases' size.
+__device__ float scale_of(float largest_base) {
+  constexpr int kExponent = 8;
+  constexpr int kMost = 60;
+  if (!(largest_base > 0.0f && largest_base < __uint_as_float(0x7F800000u))) return 1.0f;
+  return exp2f(static_cast<float>(min(max(kExponent - ilogbf(largest_base), -kMost), kMost)));
+}
+
+/// A warp a query: its lists' pages lie one behind the other.
+__global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
+  const int lane = threadIdx.x % kWarp;
+  const auto query = static_cast<std::uint32_t>((static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp);
+  if (query >= static_cast<std::uint32_t>(batch.count)) return;
+  const std::int64_t first = static_cast<std::int64_t>(query) * batch.nprobe;
+  float largest = 0.0f;
+  for (std::int32_t probe = lane; probe < batch.nprobe; probe += kWarp)
+    largest = fmaxf(largest,
+                    fabsf(base_of(batch, query, batch.probes[first + probe], batch.probe_scores[first + probe])));
+  const float scale = scale_of(__uint_as_float(__reduce_max_sync(kFullWarp, __float_as_uint(largest))));
+  std::uint32_t pages = 0;
+  std::uint32_t rows = 0;
+  for (std::int32_t begin = 0; begin < batch.nprobe; begin += kWarp) {
+    const std::int32_t probe = begin + lane;
+    const bool is_probe = probe < batch.nprobe;
+    const std::int64_t list = is_probe ? batch.probes[first + probe] : 0;
+    const std::uint32_t size = is_probe ? batch.lists.sizes[list] : 0;
+    const std::uint32_t sum = running_sum(pages_of_rows(size));
+    const std::uint32_t start = pages + sum - pages_of_rows(size);
+    if (is_probe) {
+      const float base = base_of(batch, query, list, batch.probe_scores[first + probe]);
+      batch.starts[first + probe] = start;
+      batch.all.pairs[batch.all.offsets[list] + batch.places[first + probe]] = {
+          query, base * scale, batch.header->unit * scale,
+          query * batch.region_pages + start - batch.lists.first[list]};
+      if (probe == 0) batch.in_order[batch.sample.offsets[list] + batch.sample_places[query]] = query;
+    }
+    pages += __shfl_sync(kFullWarp, sum, kWarp - 1);
+    rows += __reduce_add_sync(kFullWarp, size);
+  }
+  if (lane != 0) return;
+  batch.pages[query] = pages;
+  batch.rows[query] = rows;
+  batch.scales[query] = scale;
 }
 
 /// A query's threshold, from the distance that as many rows do not exceed as are wanted, if it is not guessed. Of
@@ -569,6 +616,7 @@ void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   launch(count_kernel, chained(pairs), stream, batch, kWhat);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
   launch(plan_kernel, {.grid = dim3(list_blocks, 2), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
+  if (batch.distances) return;
   const std::int64_t sampled = static_cast<std::int64_t>(batch.count) * batch.sample.lists_of_query;
   launch(fill_sample_kernel, chained(sampled), stream, batch, kWhat);
 }
@@ -576,6 +624,11 @@ void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
 void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch) {
   launch(fill_kernel, chained(static_cast<std::int64_t>(batch.count) * batch.nprobe), stream, batch,
          "launching the pairs of queries and lists");
+}
+
+void launch_fill_regions(cudaStream_t stream, const filter_batch& batch) {
+  launch(fill_regions_kernel, chained(std::int64_t{kWarp} * batch.count), stream, batch,
+         "launching the places of distances");
 }
 
 void launch_retry_scan(cudaStream_t stream, const filter_batch& batch, const retry_plan& plan, int multiprocessors) {

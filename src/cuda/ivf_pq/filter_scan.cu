@@ -5,7 +5,7 @@
 // time, from shared memory; the next page's codes and the next item's queries are on their way meanwhile. Products
 // begin at the rows' terms, so that one comparison with the query's limit is left of a distance.
 // A sample keeps, of each list and query, the least distance of 64 groups of rows; a full pass appends rows that reach
-// their query's threshold to its list.
+// their query's threshold to its list, or writes all distances out.
 // Limit: half of the issue slots are used; warps wait at the ends of items, for products, and for codes from memory.
 // The bytes of codes would take a third of the time. History: docs/kernels.md.
 #include <algorithm>
@@ -36,7 +36,15 @@ constexpr int kQueries = 128;
 constexpr int kQueriesOfWide = 64;  // of items whose rows and table leave less room
 constexpr int kWideSteps = 8;
 constexpr std::int64_t kMaxSharedTable = 64 * 1024;
+constexpr std::uint32_t kNowhere = ~0u;  // distances of queries that an item is short of
 static_assert(kGroupsOfList == kWarps * 8);
+
+/// What becomes of distances.
+enum class scan_kind : std::uint8_t {
+  sample,     ///< the least of each group of rows is kept
+  hits,       ///< those that reach their query's limit go to its list
+  distances,  ///< all are written out
+};
 
 constexpr int queries_of(int steps, bool sample) {
   return sample ? kSampleQueries : steps >= kWideSteps ? kQueriesOfWide : kQueries;
@@ -47,19 +55,19 @@ struct alignas(8) block_hit {
   slot row;
 };
 
-template <code_form Form, int Steps, bool Sample>
+template <code_form Form, int Steps, scan_kind Kind>
 struct scan_shared {
   using layout = form_layout<Form, Steps>;
-  static constexpr int kItemQueries = queries_of(Steps, Sample);
+  static constexpr int kItemQueries = queries_of(Steps, Kind == scan_kind::sample);
   std::uint32_t table[layout::kLooksUp ? layout::kPieces * 256 * layout::kHalves / 2 : 4];
   uint4 columns[2][kItemQueries * 2 * Steps];  // by eight queries: [Steps / 2][32 lanes]
-  float limits[2][kItemQueries];               // of products
+  float limits[2][kItemQueries];               // of products; where distances are written, their unit
   float bases[2][kItemQueries];
-  std::uint32_t queries[2][kItemQueries];
-  float least[Sample ? kItemQueries * kGroupsOfList : 4];
+  std::uint32_t queries[2][kItemQueries];  // where distances are written, where those of the list begin
+  float least[Kind == scan_kind::sample ? kItemQueries * kGroupsOfList : 4];
   static constexpr std::uint32_t kHits = Form == code_form::halves ? kBlockHitsOfHalves : kBlockHits;
-  block_hit hits[Sample ? 2 : kHits];
-  std::uint32_t hit_queries[Sample ? 4 : kHits];
+  block_hit hits[Kind == scan_kind::hits ? kHits : 2];
+  std::uint32_t hit_queries[Kind == scan_kind::hits ? kHits : 4];
   std::uint32_t hit_count;
   scan_item items[kItemsAhead + 1];
 };
@@ -73,19 +81,21 @@ __device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint3
 /// A block at work. While an item is scanned, the queries of the next are copied in, and of the one after that the
 /// queries' names and the first pages' numbers are on their way, and its pages to the L2 cache: nothing waits for
 /// memory but the scan itself, which begins with a page that was asked for while the item before was scanned.
-template <code_form Form, int Steps, bool Sample>
+template <code_form Form, int Steps, scan_kind Kind>
 class scan_block {
  public:
-  using shared_memory = scan_shared<Form, Steps, Sample>;
+  using shared_memory = scan_shared<Form, Steps, Kind>;
   using layout = form_layout<Form, Steps>;
   static constexpr int kChunksOfLane = Steps / 2;  // of 16 bytes, of a column
   static constexpr int kChunks = 2 * Steps;        // of a column
   static constexpr bool kDecodes = Form != code_form::halves;
+  static constexpr bool kSamples = Kind == scan_kind::sample;
+  static constexpr bool kWrites = Kind == scan_kind::distances;
   static constexpr int kThreadsOfQuery = kThreads / shared_memory::kItemQueries;  // which copy a column
 
   __device__ scan_block(const filter_batch& batch, shared_memory& shared)
       : batch_(batch),
-        pass_(Sample ? batch.sample : batch.all),
+        pass_(kSamples ? batch.sample : batch.all),
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(static_cast<std::uint32_t>(threadIdx.x / kWarp)),
@@ -105,7 +115,7 @@ class scan_block {
       auto* to = reinterpret_cast<uint4*>(shared_.table);
       for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared_.table) / 16); i += kThreads) to[i] = from[i];
     }
-    if constexpr (Sample) {
+    if constexpr (kSamples) {
       for (int i = threadIdx.x; i < shared_memory::kItemQueries * kGroupsOfList; i += kThreads)
         shared_.least[i] = __uint_as_float(0x7F800000u);
     }
@@ -137,15 +147,15 @@ class scan_block {
       async_wait<0>();
       // What one thread sees: others would see hits of warps that are further on.
       const bool is_full =
-          __syncthreads_or(!Sample && threadIdx.x == 0 && shared_.hit_count > shared_memory::kHits / 2);
-      if constexpr (Sample) {
+          __syncthreads_or(!kSamples && threadIdx.x == 0 && shared_.hit_count > shared_memory::kHits / 2);
+      if constexpr (kSamples) {
         write_least(turn % 2, item);
         __syncthreads();
       } else if (is_full) {
         flush_hits();
       }
     }
-    if constexpr (!Sample) flush_hits();
+    if constexpr (Kind == scan_kind::hits) flush_hits();
   }
 
  private:
@@ -181,7 +191,7 @@ class scan_block {
     const std::uint32_t part = threadIdx.x % kThreadsOfQuery;
     if (q >= (item.pairs + kColumns - 1) / kColumns * kColumns) return;
     const bool is_real = q < item.pairs;
-    const std::uint32_t query = Sample ? pair_.query / static_cast<std::uint32_t>(pass_.lists_of_query) : pair_.query;
+    const std::uint32_t query = kSamples ? pair_.query / static_cast<std::uint32_t>(pass_.lists_of_query) : pair_.query;
     const auto* from = reinterpret_cast<const uint4*>(batch_.columns) + static_cast<std::int64_t>(query) * kChunks;
     const std::uint32_t to =
         shared_address(shared_.columns[half] + q / kColumns * kChunksOfLane * kWarp + q % kColumns * 4);
@@ -195,7 +205,7 @@ class scan_block {
     if (part != 0) return;
     shared_.limits[half][q] = is_real ? pair_.limit : -__uint_as_float(0x7F800000u);
     shared_.bases[half][q] = pair_.base;
-    shared_.queries[half][q] = pair_.query;
+    shared_.queries[half][q] = kWrites ? is_real ? pair_.place : kNowhere : pair_.query;
   }
 
   /// `first` is the number of the warp's first page; at the end the first of the next item is asked for.
@@ -236,11 +246,12 @@ class scan_block {
         has_codes_ = !is_last || warp_ < next.pages;
         if (has_codes_) codes_.load(page_at(page), lane_);
         if (at + 2 * kWarps < item.pages) next_page = table[at + 2 * kWarps];
-        scan_page(half, queries, this_page, rows, terms);
+        scan_page(half, queries, kWrites ? item.table_at + at : this_page, rows, terms);
       }
     }
   }
 
+  /// `page` is the page's number; where distances are written, its place in the table.
   __device__ __forceinline__ void scan_page(int half, int queries, std::uint32_t page, const page_rows<Steps>& rows,
                                             const float (&terms)[kPageTiles][2]) {
     int q = 0;
@@ -268,7 +279,8 @@ class scan_block {
   /// What comes of 32 rows and 8 queries: the lane has columns q + 2 t and q + 2 t + 1.
   __device__ __forceinline__ void use(int half, int q, std::uint32_t page, const float (&sums)[kPageTiles][4]) {
     const int column = q + lane_ % 4 * 2;
-    if constexpr (Sample) {
+    if constexpr (kWrites) return write_distances(half, column, page, sums);
+    if constexpr (kSamples) {
       if (column >= kSampleQueries) return;
       float* least = shared_.least + column * kGroupsOfList + static_cast<int>(warp_) * 8 + lane_ / 4;
       const float of_first = fminf(fminf(sums[0][0], sums[0][2]), fminf(sums[1][0], sums[1][2]));
@@ -316,6 +328,24 @@ class scan_block {
     }
   }
 
+  /// The lane's rows are g, g + 8, g + 16 and g + 24: neighbours where distances lie.
+  __device__ __forceinline__ void write_distances(int half, int column, std::uint32_t page,
+                                                  const float (&sums)[kPageTiles][4]) const {
+    const float2 unit = *reinterpret_cast<const float2*>(shared_.limits[half] + column);
+    const float2 base = *reinterpret_cast<const float2*>(shared_.bases[half] + column);
+    const uint2 place = *reinterpret_cast<const uint2*>(shared_.queries[half] + column);
+    const auto write = [&](std::uint32_t begin, float unit_of_query, float base_of_query, int i) {
+      if (begin == kNowhere) return;
+      const auto distance = [&](int tile, int row) { return __fmaf_rn(sums[tile][i + 2 * row], unit_of_query, base_of_query); };
+      const __half2 upper = __floats2half2_rn(distance(0, 0), distance(0, 1));
+      const __half2 lower = __floats2half2_rn(distance(1, 0), distance(1, 1));
+      reinterpret_cast<uint2*>(batch_.distances + static_cast<std::int64_t>(begin + page) * core::kPageRows)[lane_ / 4] =
+          make_uint2(reinterpret_cast<const std::uint32_t&>(upper), reinterpret_cast<const std::uint32_t&>(lower));
+    };
+    write(place.x, unit.x, base.x, 0);
+    write(place.y, unit.y, base.y, 1);
+  }
+
   __device__ void write_least(int half, const scan_item& item) {
     const float unit = batch_.header->unit;
     for (int i = threadIdx.x; i < static_cast<int>(item.pairs + kColumns - 1) / kColumns * kColumns * kGroupsOfList;
@@ -351,19 +381,19 @@ class scan_block {
   lane_codes<kDecodes ? Form : code_form::numbers4, Steps> codes_;
 };
 
-template <code_form Form, int Steps, bool Sample>
+template <code_form Form, int Steps, scan_kind Kind>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     filter_scan_kernel(const __grid_constant__ filter_batch batch) {
   join_chain();
-  scan_block<Form, Steps, Sample>(batch, *reinterpret_cast<scan_shared<Form, Steps, Sample>*>(dynamic_shared())).run();
+  scan_block<Form, Steps, Kind>(batch, *reinterpret_cast<scan_shared<Form, Steps, Kind>*>(dynamic_shared())).run();
 }
 
-template <code_form Form, int Steps, bool Sample>
+template <code_form Form, int Steps, scan_kind Kind>
 void launch_form(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
-  launch(filter_scan_kernel<Form, Steps, Sample>,
+  launch(filter_scan_kernel<Form, Steps, Kind>,
          {.grid = dim3(static_cast<unsigned>(filter_scan_blocks(multiprocessors))),
           .threads = kThreads,
-          .shared_bytes = static_cast<std::int64_t>(sizeof(scan_shared<Form, Steps, Sample>)),
+          .shared_bytes = static_cast<std::int64_t>(sizeof(scan_shared<Form, Steps, Kind>)),
           .overlaps = true},
          stream, batch, "launching the scan of lists");
 }
@@ -377,17 +407,20 @@ code_form form_of(const filter_batch& batch) {
 
 int steps_of(const core::ivf_pq_shape& shape) { return static_cast<int>(page_layout(shape).padded_halves() / 16); }
 
-template <bool Sample>
+template <scan_kind Kind>
 void launch_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   const auto launch_steps = [&]<int Steps>() {
     switch (form_of(batch)) {
-      case code_form::pairs: return launch_form<code_form::pairs, Steps, Sample>(stream, batch, multiprocessors);
+      case code_form::pairs: return launch_form<code_form::pairs, Steps, Kind>(stream, batch, multiprocessors);
       case code_form::quads:
-        if constexpr (Steps % 4 == 0) launch_form<code_form::quads, Steps, Sample>(stream, batch, multiprocessors);
+        if constexpr (Steps % 4 == 0) launch_form<code_form::quads, Steps, Kind>(stream, batch, multiprocessors);
         return;
-      case code_form::numbers4: return launch_form<code_form::numbers4, Steps, Sample>(stream, batch, multiprocessors);
-      case code_form::numbers8: return launch_form<code_form::numbers8, Steps, Sample>(stream, batch, multiprocessors);
-      case code_form::halves: return launch_form<code_form::halves, Steps, Sample>(stream, batch, multiprocessors);
+      case code_form::numbers4: return launch_form<code_form::numbers4, Steps, Kind>(stream, batch, multiprocessors);
+      case code_form::numbers8: return launch_form<code_form::numbers8, Steps, Kind>(stream, batch, multiprocessors);
+      case code_form::halves:
+        if constexpr (Kind != scan_kind::distances)
+          launch_form<code_form::halves, Steps, Kind>(stream, batch, multiprocessors);
+        return;
     }
   };
   switch (steps_of(batch.shape)) {
@@ -416,11 +449,15 @@ std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample) {
 int filter_scan_blocks(int multiprocessors) { return multiprocessors * kBlocksPerMultiprocessor; }
 
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
-  launch_scan<true>(stream, batch, multiprocessors);
+  launch_scan<scan_kind::sample>(stream, batch, multiprocessors);
 }
 
 void launch_filter_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
-  launch_scan<false>(stream, batch, multiprocessors);
+  launch_scan<scan_kind::hits>(stream, batch, multiprocessors);
+}
+
+void launch_distance_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
+  launch_scan<scan_kind::distances>(stream, batch, multiprocessors);
 }
 
 }  // namespace shortlist::cuda

@@ -18,6 +18,7 @@
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
 #include "cuda/ivf_pq/search.hpp"
+#include "cuda/ivf_pq/written.cuh"
 #include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/check.cuh"
 #include "cuda/runtime/memory.cuh"
@@ -26,7 +27,7 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr std::int64_t kMaxBatch = 16'384;
-constexpr std::int64_t kBatchBytes = std::int64_t{3} << 29;    // of what grows with the queries of a batch
+constexpr std::int64_t kBatchBytes = std::int64_t{4} << 30;    // of what grows with the queries of a batch
 constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
@@ -51,6 +52,8 @@ constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut f
 constexpr std::int64_t kLeastChunkPages = 64;
 constexpr std::int64_t kMostChunkPages = 512;
 constexpr std::int64_t kItemsPerMultiprocessor = 64;  // at least, as far as there are so many
+constexpr std::int64_t kLeastWritten = 256;                        // rows by code, from which distances are written
+constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 14;  // of a query's distances: a MiB
 constexpr std::int32_t kMostChunks = 16;
 constexpr std::int32_t kChunkPagesOfFew = 8;
 constexpr std::int32_t kMostChunksOfFew = 64;
@@ -94,7 +97,26 @@ struct search_shape_of_batch {
   std::int64_t queries = 0;
   std::int64_t nprobe = 0;
   std::int64_t by_code = 0;
+  std::int64_t region_pages = 0;  // of a query whose distances are written; 0: hits are collected
 };
+
+/// Pages that the lists of a query have together, at most.
+std::int64_t most_pages(const core::ivf_pq_lists& lists, std::int64_t nprobe) {
+  const std::int64_t of_longest = (lists.longest + core::kPageRows - 1) / core::kPageRows;
+  return std::min(nprobe * of_longest, lists.rows / core::kPageRows + nprobe);
+}
+
+/// The shape of a batch: many rows by code are answered from distances that a scan writes out.
+search_shape_of_batch shape_of_batch(const core::ivf_pq_shape& shape, const core::ivf_pq_lists& lists,
+                                     std::int64_t queries, std::int64_t nprobe, std::int64_t k,
+                                     std::int64_t refine_ratio) {
+  search_shape_of_batch batch{queries, nprobe, rows_by_code(k, refine_ratio)};
+  const std::int64_t pages = most_pages(lists, nprobe);
+  const bool writes = refine_ratio == 0 && k >= kLeastWritten && k <= kFilterMaxResults && has_filter(shape) &&
+                      !core::forced_hits() && pages <= kMostRegionPages;
+  if (writes) batch.region_pages = pages;
+  return batch;
+}
 
 /// Pages of an item, of a long list: the more of them, the fewer ends of items to wait at.
 std::uint32_t chunk_pages(const core::ivf_pq_lists& lists, std::int64_t nlist, const search_shape_of_batch& batch,
@@ -120,6 +142,8 @@ struct search_memory {
   std::int64_t exact_capacity = 0;
   std::int32_t exact_blocks = 0;
   filter_batch filter;
+  std::uint64_t* chosen = nullptr;  // where distances are written
+  std::uint32_t* chosen_counts = nullptr;
 };
 
 /// The estimate of the rows to look at takes each query to probe the longest list.
@@ -155,6 +179,39 @@ void carve_zeroed(carver& carve, filter_batch& filter, std::int64_t nlist) {
     pass->next_item = at + nlist + 2;
     at += nlist + kNumbers;
   }
+}
+
+/// What is known of queries, however their rows are found.
+void carve_queries(carver& carve, filter_batch& filter, const core::ivf_pq_shape& shape,
+                   const search_shape_of_batch& batch) {
+  filter.columns = carve.take<__half>(batch.queries * page_layout(shape).padded_halves());
+  filter.margins = carve.take<float>(batch.queries);
+  filter.shares = carve.take<float>(batch.queries);
+  filter.inverse_norms = carve.take<float>(batch.queries);
+  filter.hit_counts = carve.take<std::uint32_t>(batch.queries);
+  filter.places = carve.take<std::uint32_t>(batch.queries * batch.nprobe);
+}
+
+/// What a batch takes whose distances are written out.
+void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shape& shape,
+                   const search_shape_of_batch& batch) {
+  filter_batch& filter = memory.filter;
+  const std::int64_t pairs = batch.queries * batch.nprobe;
+  carve_queries(carve, filter, shape, batch);
+  filter.sample.lists_of_query = 1;  // the nearest, by which queries are ordered
+  filter.sample_places = carve.take<std::uint32_t>(batch.queries);
+  filter.region_pages = static_cast<std::uint32_t>(batch.region_pages);
+  filter.distances = carve.take<__half>(batch.queries * batch.region_pages * core::kPageRows);
+  filter.starts = carve.take<std::uint32_t>(pairs);
+  filter.pages = carve.take<std::uint32_t>(batch.queries);
+  filter.rows = carve.take<std::uint32_t>(batch.queries);
+  filter.scales = carve.take<float>(batch.queries);
+  filter.in_order = carve.take<std::uint32_t>(batch.queries);
+  carve_pass(carve, filter.sample, batch.queries, shape, true);
+  carve_pass(carve, filter.all, pairs, shape, false);
+  carve_zeroed(carve, filter, shape.nlist);
+  memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
+  memory.chosen_counts = carve.take<std::uint32_t>(batch.queries);
 }
 
 search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool turns, const search_shape_of_batch& batch,
@@ -196,18 +253,17 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   if (!can_filter(shape, batch.by_code, batch.nprobe)) return memory;
 
   filter_batch& filter = memory.filter;
+  if (batch.region_pages > 0) {
+    carve_written(carve, memory, shape, batch);
+    return memory;
+  }
   const std::int64_t sampled = sampled_lists(batch.by_code, batch.nprobe);
   retry.item_room = static_cast<std::uint32_t>(std::min(pairs, kMostRetryItems));
   retry.items = carve.take<scan_item>(retry.item_room);
   filter.capacity = static_cast<std::uint32_t>(hits_capacity(batch.by_code));
-  filter.columns = carve.take<__half>(batch.queries * page_layout(shape).padded_halves());
-  filter.margins = carve.take<float>(batch.queries);
-  filter.shares = carve.take<float>(batch.queries);
-  filter.inverse_norms = carve.take<float>(batch.queries);
+  carve_queries(carve, filter, shape, batch);
   filter.thresholds = carve.take<float>(batch.queries);
   filter.guessed = carve.take<std::uint32_t>(batch.queries);
-  filter.hit_counts = carve.take<std::uint32_t>(batch.queries);
-  filter.places = carve.take<std::uint32_t>(pairs);
   filter.sample_places = carve.take<std::uint32_t>(batch.queries * sampled);
   filter.minima = carve.take<float>(batch.queries * sampled * kGroupsOfList);
   filter.hits = carve.take<std::uint64_t>(batch.queries * filter.capacity);
@@ -243,13 +299,19 @@ std::int64_t bytes_of_shape(const core::ivf_pq_model& model, const search_shape_
 }
 
 /// Bytes that suffice for all searches of no more than this. Those of few rows by code are filtered, others may not be.
-std::int64_t bytes_of(const core::ivf_pq_model& model, const search_shape_of_batch& batch, int multiprocessors) {
+std::int64_t bytes_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+                      const core::ivf_pq_limits& limits, std::int64_t queries, int multiprocessors) {
+  const search_shape_of_batch batch{queries, limits.max_nprobe, rows_by_code(limits.max_k, limits.max_refine_ratio)};
   search_shape_of_batch filtered = batch;
   filtered.by_code = std::min(batch.by_code, kFilterMaxRows);
   search_shape_of_batch proved = batch;  // more lists are sampled where no threshold need be guessed
   proved.by_code = std::min(filtered.by_code, batch.nprobe * kGroupsOfList);
+  search_shape_of_batch written = batch;
+  written.by_code = std::min(limits.max_k, kFilterMaxResults);
+  if (limits.max_k >= kLeastWritten && has_filter(model.shape))
+    written.region_pages = std::min(most_pages(lists, limits.max_nprobe), kMostRegionPages);
   return std::max({bytes_of_shape(model, batch, multiprocessors), bytes_of_shape(model, filtered, multiprocessors),
-                   bytes_of_shape(model, proved, multiprocessors)});
+                   bytes_of_shape(model, proved, multiprocessors), bytes_of_shape(model, written, multiprocessors)});
 }
 
 exact_search_plan exact_plan_of(const search_memory& memory, const decoder& codes, const answer_plan& answer,
@@ -343,7 +405,8 @@ struct waiting_host {
 void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, search_scratch& scratch,
                   const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
                   int multiprocessors, const waiting_host& host = {}) {
-  const search_shape_of_batch batch{request.query_count, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
+  const search_shape_of_batch batch =
+      shape_of_batch(model.shape, lists, request.query_count, request.nprobe, request.k, request.refine_ratio);
   carver carve(scratch.memory.get());
   search_memory memory = memory_of(carve, model.shape, model.rotation != nullptr, batch, multiprocessors);
 
@@ -392,7 +455,26 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   }
   exact_search_plan exact = exact_plan_of(memory, codes, answer, queries, query_stride, lists, request);
   if (!filters) return launch_exact_search(stream, exact);
+  check(cudaMemsetAsync(memory.counts, 0, kCounts * sizeof(std::uint32_t), stream), "clearing counts");
   launch_group_pairs(stream, filter);
+  if (filter.distances) {
+    launch_fill_regions(stream, filter);
+    launch_distance_scan(stream, filter, multiprocessors);
+    written_plan written{};
+    written.batch = filter;
+    written.codes = codes;
+    written.answer = answer;
+    written.chosen = memory.chosen;
+    written.counts = memory.chosen_counts;
+    written.room = static_cast<std::uint32_t>(written_room(batch.by_code));
+    written.unanswered = memory.retry.left;
+    written.unanswered_count = memory.retry.left_count;
+    written.decoded = memory.counters;
+    launch_written_answers(stream, written, multiprocessors);
+    exact.which = memory.retry.left;
+    exact.count = memory.retry.left_count;
+    return launch_exact_search(stream, exact);
+  }
   launch_sample_scan(stream, filter, multiprocessors);
   launch_thresholds(stream, filter);
   launch_fill_pairs(stream, filter);
@@ -405,7 +487,6 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   answers.unanswered = memory.unanswered;
   answers.unanswered_count = memory.counts;
   answers.decoded = memory.counters;
-  check(cudaMemsetAsync(memory.counts, 0, kCounts * sizeof(std::uint32_t), stream), "clearing counts");
   launch_filter_answers(stream, answers);
   launch_retry_scan(stream, filter, memory.retry, multiprocessors);
   answers.which = memory.retry.retried;
@@ -427,19 +508,19 @@ std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
   }
 }
 
-/// Takes memory for searches of a shape, whose queries become a batch: as many as what a batch may take has room for,
+/// Takes memory for all searches up to the limits, of batches of as many queries as what a batch may take has room for,
 /// or half of that, and so on, where the GPU has less.
-void take_memory(search_scratch& scratch, const core::ivf_pq_model& model, search_shape_of_batch& batch,
+void take_memory(search_scratch& scratch, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
                  int multiprocessors) {
+  const auto bytes_of_share = [&](std::int64_t share) {
+    return bytes_of(model, lists, scratch.limits, share, multiprocessors);
+  };
   for (std::int64_t most = kBatchBytes + kExactBytes;; most /= 2) {
-    scratch.batch = share_that_fits(scratch.most_queries, [&](std::int64_t share) {
-      batch.queries = share;
-      return bytes_of(model, batch, multiprocessors) <= most;
-    });
-    batch.queries = scratch.batch;
+    scratch.batch =
+        share_that_fits(scratch.most_queries, [&](std::int64_t share) { return bytes_of_share(share) <= most; });
     const bool is_cut = scratch.batch < scratch.most_queries;  // then smaller searches have use for all of it
     try {
-      scratch.memory = device_memory(std::max(bytes_of(model, batch, multiprocessors), is_cut ? most : 0));
+      scratch.memory = device_memory(std::max(bytes_of_share(scratch.batch), is_cut ? most : 0));
       return;
     } catch (const out_of_memory&) {
       if (scratch.batch == 1) throw;
@@ -449,13 +530,14 @@ void take_memory(search_scratch& scratch, const core::ivf_pq_model& model, searc
 
 /// How many queries of a search go through its scratch at once: more of smaller ones than of the largest. `results` is
 /// how many there is room for.
-std::int64_t batch_of(const search_scratch& scratch, const core::ivf_pq_model& model,
+std::int64_t batch_of(const search_scratch& scratch, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
                       const core::ivf_pq_request& request, std::int64_t results, int multiprocessors) {
   const bool is_flat =  // which has memory for scratch.batch
       core::forced_ivf_pq_way() == core::ivf_pq_way::decode || !has_coarse(model.shape.dim, request.nprobe);
   return share_that_fits(std::min(scratch.most_queries, request.query_count), [&](std::int64_t share) {
     if (share <= scratch.batch) return true;
-    const search_shape_of_batch batch{share, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
+    const search_shape_of_batch batch =
+        shape_of_batch(model.shape, lists, share, request.nprobe, request.k, request.refine_ratio);
     return !is_flat && share * request.k <= results &&
            bytes_of_shape(model, batch, multiprocessors) <= scratch.memory.bytes();
   });
@@ -489,14 +571,14 @@ decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& li
 }
 
 std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const core::ivf_pq_model& model,
-                                                   const core::ivf_pq_lists&, const core::ivf_pq_limits& limits,
+                                                   const core::ivf_pq_lists& lists, const core::ivf_pq_limits& limits,
                                                    int multiprocessors) {
   auto made = std::make_unique<search_scratch>();
   made->limits = limits;
-  search_shape_of_batch batch{std::min(limits.max_queries, kMaxBatch), limits.max_nprobe,
-                              rows_by_code(limits.max_k, limits.max_refine_ratio)};
-  made->most_queries = batch.queries;
-  take_memory(*made, model, batch, multiprocessors);
+  made->most_queries = std::min(limits.max_queries, kMaxBatch);
+  take_memory(*made, model, lists, multiprocessors);
+  const search_shape_of_batch batch{made->batch, limits.max_nprobe,
+                                    rows_by_code(limits.max_k, limits.max_refine_ratio)};
   carver carve(made->memory.get());
   clear_now(memory_of(carve, model.shape, false, batch, multiprocessors).few,
             kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
@@ -515,7 +597,7 @@ void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops
                    const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
   constexpr std::int64_t kAnyResults = std::numeric_limits<std::int64_t>::max();  // they go where they belong
-  const std::int64_t batch = batch_of(scratch, model, request, kAnyResults, multiprocessors);
+  const std::int64_t batch = batch_of(scratch, model, lists, request, kAnyResults, multiprocessors);
   for (std::int64_t first = 0; first < request.query_count; first += batch) {
     core::ivf_pq_request part = request;
     part.query_count = std::min(batch, request.query_count - first);
@@ -532,7 +614,7 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
   auto& scratch = static_cast<search_scratch&>(memory);
   const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
   auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // carved first
-  const std::int64_t most = batch_of(scratch, model, request, scratch.batch * scratch.limits.max_k, multiprocessors);
+  const std::int64_t most = batch_of(scratch, model, lists, request, scratch.batch * scratch.limits.max_k, multiprocessors);
   for (std::int64_t first = 0; first < request.query_count; first += most) {
     core::ivf_pq_request part = request;
     part.query_count = std::min(most, request.query_count - first);

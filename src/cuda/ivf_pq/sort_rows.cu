@@ -1,0 +1,60 @@
+// Rows that were chosen and scored: the k best of a query, sorted and written.
+//
+// A block a query, by bins of scores; where ties fill a bin, by a radix search and a sorting network.
+// Limit: instructions and barriers, some 60 of a warp for 32 rows; ids are read at random. History: docs/kernels.md.
+#include "cuda/device/chain.cuh"
+#include "cuda/device/cluster.cuh"
+#include "cuda/ivf_pq/written.cuh"
+#include "cuda/runtime/launch.cuh"
+
+namespace shortlist::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct sort_shared {
+  select_scratch<kThreads> select;
+  sort_bins<> bins;
+};
+constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(sort_shared)) + 15) / 16 * 16;
+
+__global__ void __launch_bounds__(kThreads) sort_kernel(const __grid_constant__ written_plan plan) {
+  join_chain();
+  auto& shared = *reinterpret_cast<sort_shared*>(dynamic_shared());
+  auto* keys = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
+  std::uint64_t* spare = keys + plan.room;
+  const std::int64_t query = blockIdx.x;
+  const std::uint32_t n = plan.counts[query];
+  if (n == 0 && plan.batch.rows[query] > 0) return;  // left to others
+  const std::uint64_t* from = plan.chosen + query * plan.room;
+  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) keys[i] = from[i];
+  __syncthreads();
+  if (write_sorted<kThreads>(plan.answer.results, query, keys, n, spare, plan.room, shared.bins, shared.select)) return;
+  write_answer<kThreads>(plan.answer, query, keys, n, spare, nullptr, shared.select);
+}
+
+}  // namespace
+
+void launch_sort_rows(cudaStream_t stream, const written_plan& plan) {
+  launch(sort_kernel,
+         {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
+          .threads = kThreads,
+          .shared_bytes = kSharedHead + 2 * static_cast<std::int64_t>(plan.room) * 8,
+          .overlaps = true},
+         stream, plan, "launching the order of results");
+}
+
+std::int64_t written_room(std::int64_t by_code) {
+  constexpr std::int64_t kLeast = 1024;
+  std::int64_t room = kLeast;
+  while (room < 2 * by_code) room *= 2;
+  return room;
+}
+
+void launch_written_answers(cudaStream_t stream, const written_plan& plan, int multiprocessors) {
+  launch_choose_rows(stream, plan);
+  launch_score_rows(stream, plan, multiprocessors);
+  launch_sort_rows(stream, plan);
+}
+
+}  // namespace shortlist::cuda
