@@ -1,17 +1,18 @@
 // Of all distances of a query those that may belong to its best rows by code.
 //
 // A block a query. A sample of the distances says which of them some more than the wanted rows reach; those are picked
-// by one pass over all, each thread into a column of its own, and the k'-th smallest of the picked is that of all.
-// Where the sample misled, or a column is full, it is found by bisection over all distances. Halves keep their order,
-// so that k' rows have distances of at most the largest that rounds to the k'-th half; rows beyond that and the margin
-// cannot be among the k' best.
-// Limit: distances are read once, 2 bytes a row of the query's lists; instructions, some 5 of a warp for 32 distances.
+// by one pass over all, each warp into a list of its own, and the k'-th smallest of the picked is that of all. Where the
+// sample misled, or a list is full, it is found by bisection over all distances. Halves keep their order, so that k'
+// rows have distances of at most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be
+// among the k' best.
+// Limit: distances are read once, 2 bytes a row of the query's lists; instructions, some 3 of a warp for 32 distances.
 // History: docs/kernels.md.
 #include <cuda_fp16.h>
 
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/warp_sum.cuh"
 #include "cuda/ivf_pq/written.cuh"
 #include "cuda/runtime/launch.cuh"
 
@@ -23,11 +24,14 @@ constexpr int kVector = 8;                // distances that a thread loads at on
 constexpr int kPageVectors = core::kPageRows / kVector;
 constexpr int kSampledOfThread = 2;       // vectors
 constexpr std::uint32_t kSampled = kThreads * kSampledOfThread;
-constexpr std::uint32_t kColumn = 32;     // picked by a thread, at most
+constexpr int kWarps = kThreads / kWarp;
+constexpr std::uint32_t kListed = 512;    // vectors of a warp that have picked distances, at most
+constexpr std::uint32_t kPicked = 512;    // distances of a warp, at most
 constexpr int kVectorsAtOnce = 4;         // under way, of a thread
 constexpr float kDeviations = 3.0f;       // of what chance may do to a sample
-constexpr std::uint32_t kSlack = 64;        // one row in so many may be chosen without need
-constexpr std::uint32_t kSampleSlack = 16;  // the same of those that are picked
+constexpr std::uint32_t kSlack = 64;      // one row in so many may be chosen without need
+constexpr std::uint32_t kBins = 1024;     // of ranks
+constexpr int kStarts = kThreads;     // lists of a query whose beginnings are in shared memory
 
 // Halves in order of their values, as 16-bit numbers.
 constexpr std::uint32_t kMinusInfinity = 0x03FF;
@@ -52,15 +56,38 @@ __device__ __forceinline__ std::uint32_t reach(std::uint32_t halves, std::uint32
   return mask;
 }
 
+/// A vector of NaN, beyond all ranks, which reach nothing.
+__device__ __forceinline__ uint4 no_distances() {
+  constexpr std::uint32_t kNone = 0x7FFF7FFF;
+  return make_uint4(kNone, kNone, kNone, kNone);
+}
+
 /// Bits of a vector's distances that reach a limit: bit j of its j-th word's first, bit 16 + j of its second.
 __device__ __forceinline__ std::uint32_t reaching(const uint4& x, std::uint32_t limits) {
   return (reach(x.x, limits) & 0x00010001u) | (reach(x.y, limits) & 0x00020002u) | (reach(x.z, limits) & 0x00040004u) |
          (reach(x.w, limits) & 0x00080008u);
 }
 
+/// The same as bits 0 to 7: j and 4 + j.
+__device__ __forceinline__ std::uint32_t in_a_byte(std::uint32_t bits) { return (bits | bits >> 12) & 0xFFu; }
+
+/// The distance that such a bit stands for.
+__device__ __forceinline__ std::uint32_t half_at(const uint4& x, std::uint32_t bit) {
+  const std::uint32_t low = bit & 1 ? x.y : x.x;
+  const std::uint32_t high = bit & 1 ? x.w : x.z;
+  return __byte_perm(bit & 2 ? high : low, 0, bit & 4 ? 0x4432 : 0x4410);
+}
+__device__ __forceinline__ std::uint32_t element_at(std::uint32_t bit) { return bit % 4 * 2 + bit / 4; }
+
 struct choose_shared {
   select_scratch<kThreads> select;
-  std::uint32_t picked[kColumn][kThreads];
+  std::uint32_t listed[kWarps][kListed];  // number of a vector, and bits of its distances
+  std::uint32_t picked[kWarps][kPicked];  // rank, place in the list, bit
+  std::uint32_t bins[kBins];
+  std::uint32_t starts[kStarts];
+  std::uint32_t smallest;  // ranks in the sample
+  std::uint32_t largest;
+  std::uint32_t found;
   std::uint32_t length;
 };
 
@@ -73,10 +100,21 @@ class written_query {
         query_(query),
         vectors_(reinterpret_cast<const uint4*>(plan.batch.distances +
                                                 query * plan.batch.region_pages * core::kPageRows)),
-        count_(plan.batch.pages[query] * kPageVectors) {}
+        count_(plan.batch.pages[query] * kPageVectors),
+        lanes_below_((1u << threadIdx.x % kWarp) - 1),
+        listed_(shared.listed[threadIdx.x / kWarp]),
+        picked_(shared.picked[threadIdx.x / kWarp]) {}
 
   /// @returns false if rows that may be among the best do not fit.
   __device__ bool run() {
+    if (threadIdx.x == 0) {
+      shared_.smallest = kLargest;
+      shared_.largest = 0;
+      shared_.length = 0;
+    }
+    if (plan_.batch.nprobe <= kStarts && threadIdx.x < static_cast<unsigned>(plan_.batch.nprobe))
+      shared_.starts[threadIdx.x] = plan_.batch.starts[query_ * plan_.batch.nprobe + threadIdx.x];
+    __syncthreads();
     const std::uint32_t kept = plan_.answer.by_code;
     const std::uint32_t rows = plan_.batch.rows[query_];
     std::uint32_t picked_to = rows <= kept ? kInfinity : sampled_limit(kept);
@@ -84,9 +122,7 @@ class written_query {
     std::uint32_t limit = kInfinity;
     if (rows > kept) {
       const bool is_served = n >= kept && n != kTooMany;
-      const std::uint32_t last =
-          is_served ? last_of(picked_to, kept, kSlack, [&](std::uint32_t rank) { return picked_within(rank); })
-                    : last_of(kInfinity, kept, kSlack, [&](std::uint32_t rank) { return all_within(rank); });
+      const std::uint32_t last = is_served ? last_of_picked(picked_to, kept) : last_of_all(kept);
       limit = with_margin(last);
       if (!is_served || limit > picked_to) n = pick(picked_to = limit);
     }
@@ -99,17 +135,16 @@ class written_query {
 
   __device__ std::uint32_t total(std::uint32_t value) { return block_sum<kThreads>(value, shared_.select, phase_); }
 
-  /// The smallest rank up to `high`, or one slightly larger, that `wanted` of what `within` counts do not exceed; `high`
-  /// if there are fewer. One more in `slack` are not too many.
-  template <class Within>
-  __device__ std::uint32_t last_of(std::uint32_t high, std::uint32_t wanted, std::uint32_t slack, Within within) {
+  /// Of all distances, the smallest rank that `wanted` do not exceed, or one slightly larger.
+  __device__ std::uint32_t last_of_all(std::uint32_t wanted) {
     std::uint32_t low = kMinusInfinity + 1;  // whose value is a number
+    std::uint32_t high = kInfinity;
     while (low < high) {
       const std::uint32_t middle = low + (high - low) / 2;
-      const std::uint32_t count = within(middle);
+      const std::uint32_t count = all_within(middle);
       if (count >= wanted) {
         high = middle;
-        if (count <= wanted + wanted / slack) break;
+        if (count <= wanted + wanted / kSlack) break;
       } else {
         low = middle + 1;
       }
@@ -117,42 +152,94 @@ class written_query {
     return high;
   }
 
+  /// A rank that `wanted` of some do not exceed, or slightly more; `high` if there are fewer. visit(add) calls add(rank)
+  /// for those of this thread; those below `low` count as `low`.
+  template <class Visit>
+  __device__ std::uint32_t last_by_bins(std::uint32_t low, std::uint32_t high, std::uint32_t wanted, Visit visit) {
+    constexpr int kOfThread = kBins / kThreads;
+    const int shift = max(0, 32 - __clz((high - low) / kBins));
+    reinterpret_cast<uint4*>(shared_.bins)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x == 0) shared_.found = high;
+    __syncthreads();
+    visit([&](std::uint32_t rank) {
+      if (rank <= high) atomicAdd(&shared_.bins[(max(rank, low) - low) >> shift], 1u);
+    });
+    __syncthreads();
+    const uint4 counts = reinterpret_cast<const uint4*>(shared_.bins)[threadIdx.x];
+    const std::uint32_t each[kOfThread] = {counts.x, counts.y, counts.z, counts.w};
+    const std::uint32_t mine = counts.x + counts.y + counts.z + counts.w;
+    const std::uint32_t sum = running_sum(mine);
+    std::uint32_t* totals = shared_.select.totals[phase_++ & 1];
+    const std::uint32_t warp = threadIdx.x / kWarp;
+    const std::uint32_t lane = threadIdx.x % kWarp;
+    if (lane == kWarp - 1) totals[warp] = sum;
+    __syncthreads();
+    std::uint32_t before = sum - mine + __reduce_add_sync(kFullWarp, lane < warp ? totals[lane] : 0u);
+    if (before < wanted && before + mine >= wanted) {
+      std::uint32_t bin = threadIdx.x * kOfThread;
+      for (int i = 0; i < kOfThread && (before += each[i]) < wanted; i++) bin++;
+      shared_.found = min(high, low + ((bin + 1) << shift) - 1);
+    }
+    __syncthreads();
+    return shared_.found;
+  }
+
   /// A rank that some more than `kept` rows probably reach.
   __device__ std::uint32_t sampled_limit(std::uint32_t kept) {
     uint4 sample[kSampledOfThread];
     const std::uint32_t there = min(count_, kSampled);
+    std::uint32_t smallest = kLargest;
+    std::uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kSampledOfThread; i++) {
       const std::uint32_t j = i * kThreads + threadIdx.x;
-      const auto at = count_ <= kSampled ? j : static_cast<std::uint32_t>(static_cast<std::uint64_t>(j) * count_ / kSampled);
-      sample[i] = j < there ? vectors_[at] : make_uint4(~0u, ~0u, ~0u, ~0u);  // no numbers: they reach nothing
+      const auto at =
+          count_ <= kSampled ? j : static_cast<std::uint32_t>(static_cast<std::uint64_t>(j) * count_ / kSampled);
+      sample[i] = j < there ? vectors_[at] : no_distances();
     }
+    const auto visit = [&](auto add) {
+#pragma unroll
+      for (int i = 0; i < kSampledOfThread; i++) {
+        const std::uint32_t words[4] = {sample[i].x, sample[i].y, sample[i].z, sample[i].w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          add(rank_of(words[j] & 0xFFFFu));
+          add(rank_of(words[j] >> 16));
+        }
+      }
+    };
+    visit([&](std::uint32_t rank) {
+      smallest = min(smallest, rank);
+      largest = max(largest, rank <= kLargest ? rank : 0);
+    });
+    smallest = __reduce_min_sync(kFullWarp, smallest);
+    largest = __reduce_max_sync(kFullWarp, largest);
+    if (threadIdx.x % kWarp == 0) {
+      atomicMin(&shared_.smallest, smallest);
+      atomicMax(&shared_.largest, largest);
+    }
+    __syncthreads();
     const float share = static_cast<float>(there) / static_cast<float>(count_);
     const float expected = share * static_cast<float>(kept);
     const float chance = kDeviations * sqrtf(expected * (1.0f - share));
-    const auto wanted = static_cast<std::uint32_t>(ceilf(expected + chance));
-    return last_of(kLargest, wanted, kSampleSlack, [&](std::uint32_t rank) {
-      const std::uint32_t limits = both(rank);
-      std::uint32_t count = 0;
-#pragma unroll
-      for (int i = 0; i < kSampledOfThread; i++) count += __popc(reaching(sample[i], limits));
-      return total(count);
-    });
+    return last_by_bins(shared_.smallest, max(shared_.smallest, shared_.largest),
+                        static_cast<std::uint32_t>(ceilf(expected + chance)), visit);
   }
 
-  /// Calls visit(turn, vector) for the thread's vectors.
+  /// Calls visit(number, vector) for the thread's vectors; all lanes of a warp come each time, beyond the last with
+  /// vectors that reach nothing.
   template <class Visit>
   __device__ __forceinline__ void for_each_vector(Visit visit) const {
-    std::uint32_t turn = 0;
-    std::uint32_t at = threadIdx.x;
-    for (; at + (kVectorsAtOnce - 1) * kThreads < count_; at += kVectorsAtOnce * kThreads) {
+    for (std::uint32_t begin = 0; begin < count_; begin += kVectorsAtOnce * kThreads) {
       uint4 x[kVectorsAtOnce];
 #pragma unroll
-      for (int i = 0; i < kVectorsAtOnce; i++) x[i] = vectors_[at + i * kThreads];
+      for (int i = 0; i < kVectorsAtOnce; i++) {
+        const std::uint32_t at = begin + i * kThreads + threadIdx.x;
+        x[i] = at < count_ ? vectors_[at] : no_distances();
+      }
 #pragma unroll
-      for (int i = 0; i < kVectorsAtOnce; i++) visit(turn++, x[i]);
+      for (int i = 0; i < kVectorsAtOnce; i++) visit(begin + i * kThreads + threadIdx.x, x[i]);
     }
-    for (; at < count_; at += kThreads) visit(turn++, vectors_[at]);
   }
 
   __device__ std::uint32_t all_within(std::uint32_t rank) {
@@ -162,30 +249,41 @@ class written_query {
     return total(count);
   }
 
-  /// Picks what reaches the rank. @returns how many, or kTooMany if a column is full.
+  /// Picks what reaches the rank. @returns how many, or kTooMany if a list is full.
   __device__ std::uint32_t pick(std::uint32_t rank) {
     const std::uint32_t limits = both(rank);
-    picked_ = 0;
-    for_each_vector([&](std::uint32_t turn, const uint4& x) {
-      for (std::uint32_t bits = reaching(x, limits); bits != 0; bits &= bits - 1) {
-        const std::uint32_t bit = __ffs(bits) - 1;
-        const std::uint32_t j = bit % 16;
-        const std::uint32_t word = j < 2 ? (j == 0 ? x.x : x.y) : (j == 2 ? x.z : x.w);
-        const std::uint32_t half = __byte_perm(word, 0, bit < 16 ? 0x4410 : 0x4432);
-        if (picked_ < kColumn)
-          shared_.picked[picked_][threadIdx.x] = rank_of(half) << 16 | turn * kVector | (j * 2 + bit / 16);
-        picked_++;
-      }
+    std::uint32_t listed = 0;
+    for_each_vector([&](std::uint32_t number, const uint4& x) {
+      const std::uint32_t bits = reaching(x, limits);
+      const std::uint32_t ballot = __ballot_sync(kFullWarp, bits != 0);
+      const std::uint32_t place = listed + __popc(ballot & lanes_below_);
+      if (bits != 0 && place < kListed) listed_[place] = number << 8 | in_a_byte(bits);
+      listed += __popc(ballot);
     });
-    const bool is_full = __syncthreads_or(picked_ > kColumn);
-    return is_full ? kTooMany : total(picked_);
+    __syncwarp();
+    picked_count_ = 0;
+    for (std::uint32_t begin = 0; begin < min(listed, kListed); begin += kWarp) {
+      const std::uint32_t at = begin + threadIdx.x % kWarp;
+      const std::uint32_t entry = at < min(listed, kListed) ? listed_[at] : 0;
+      std::uint32_t bits = entry & 0xFFu;
+      const uint4 x = vectors_[entry >> 8];
+      const std::uint32_t sum = running_sum(static_cast<std::uint32_t>(__popc(bits)));
+      std::uint32_t place = picked_count_ + sum - __popc(bits);
+      for (; bits != 0 && place < kPicked; bits &= bits - 1) {
+        const std::uint32_t bit = __ffs(bits) - 1;
+        picked_[place++] = rank_of(half_at(x, bit)) << 16 | at << 3 | bit;
+      }
+      picked_count_ += __shfl_sync(kFullWarp, sum, kWarp - 1);
+    }
+    const bool is_full = __syncthreads_or(listed > kListed || picked_count_ > kPicked);
+    return is_full ? kTooMany : total(threadIdx.x % kWarp == 0 ? picked_count_ : 0);
   }
 
-  __device__ std::uint32_t picked_within(std::uint32_t rank) {
-    const std::uint32_t most = rank << 16 | 0xFFFFu;
-    std::uint32_t count = 0;
-    for (std::uint32_t i = 0; i < picked_; i++) count += shared_.picked[i][threadIdx.x] <= most;
-    return total(count);
+  /// The same of what is picked, up to a rank.
+  __device__ std::uint32_t last_of_picked(std::uint32_t picked_to, std::uint32_t wanted) {
+    return last_by_bins(min(shared_.smallest, picked_to), picked_to, wanted, [&](auto add) {
+      for (std::uint32_t i = threadIdx.x % kWarp; i < picked_count_; i += kWarp) add(picked_[i] >> 16);
+    });
   }
 
   /// The rank that rows of the answer do not exceed, if enough rows have distances that round to no more than `last`.
@@ -199,25 +297,32 @@ class written_query {
   /// The rows picked, up to `limit`, by list and slot. @returns false if they do not fit.
   __device__ bool write(std::uint32_t limit) {
     const filter_batch& batch = plan_.batch;
-    if (threadIdx.x == 0) shared_.length = 0;
-    __syncthreads();
     std::uint64_t* to = plan_.chosen + query_ * plan_.room;
-    const std::int64_t first = query_ * batch.nprobe;
-    for (std::uint32_t i = 0; i < picked_; i++) {
-      const std::uint32_t pick = shared_.picked[i][threadIdx.x];
-      if (pick >> 16 > limit) continue;
-      const std::uint32_t vector = (pick & 0xFFFFu) / kVector * kThreads + threadIdx.x;
-      const std::uint32_t element = vector % kPageVectors * kVector + pick % kVector;
-      const std::uint32_t page = vector / kPageVectors;
-      const std::uint32_t probe = probe_of(page);
-      const auto list = static_cast<std::uint32_t>(batch.probes[first + probe]);
-      const std::uint32_t of_list = page - batch.starts[first + probe];
-      const std::uint32_t row = element / 4 + element % 4 * 8;
-      const std::uint32_t rows = core::kPageRows;
-      if (of_list * rows + row >= batch.lists.sizes[list]) continue;  // no row
-      const slot at = batch.lists.table[batch.lists.first[list] + of_list] * rows + row;
-      const std::uint32_t place = atomicAdd(&shared_.length, 1u);
-      if (place < plan_.room) to[place] = static_cast<std::uint64_t>(list) << 32 | at;
+    const std::int64_t* probes = batch.probes + query_ * batch.nprobe;
+    const std::uint32_t* starts = batch.nprobe <= kStarts ? shared_.starts : batch.starts + query_ * batch.nprobe;
+    for (std::uint32_t begin = 0; begin < picked_count_; begin += kWarp) {
+      const std::uint32_t at = begin + threadIdx.x % kWarp;
+      const std::uint32_t pick = at < picked_count_ ? picked_[at] : ~0u;
+      bool is_chosen = at < picked_count_ && pick >> 16 <= limit;
+      std::uint64_t row = 0;
+      if (is_chosen) {
+        const std::uint32_t vector = listed_[(pick & 0xFFFFu) >> 3] >> 8;
+        const std::uint32_t element = vector % kPageVectors * kVector + element_at(pick % 8);
+        const std::uint32_t page = vector / kPageVectors;
+        const std::uint32_t probe = probe_of(page, starts);
+        const auto list = static_cast<std::uint32_t>(probes[probe]);
+        const std::uint32_t of_list = page - starts[probe];
+        const std::uint32_t in_page = element / 4 + element % 4 * 8;
+        constexpr std::uint32_t kRows = core::kPageRows;
+        is_chosen = pick >> 16 < kInfinity || of_list * kRows + in_page < batch.lists.sizes[list];  // a row
+        const slot number = batch.lists.table[batch.lists.first[list] + of_list] * kRows + in_page;
+        row = static_cast<std::uint64_t>(list) << 32 | number;
+      }
+      const std::uint32_t ballot = __ballot_sync(kFullWarp, is_chosen);
+      std::uint32_t place = 0;
+      if (threadIdx.x % kWarp == 0) place = atomicAdd(&shared_.length, static_cast<std::uint32_t>(__popc(ballot)));
+      place = __shfl_sync(kFullWarp, place, 0) + __popc(ballot & lanes_below_);
+      if (is_chosen && place < plan_.room) to[place] = row;
     }
     __syncthreads();
     if (shared_.length > plan_.room) return false;
@@ -229,8 +334,7 @@ class written_query {
   }
 
   /// The last of the query's lists that begins at or before the page: those without pages begin where the next does.
-  __device__ std::uint32_t probe_of(std::uint32_t page) const {
-    const std::uint32_t* starts = plan_.batch.starts + query_ * plan_.batch.nprobe;
+  __device__ __forceinline__ std::uint32_t probe_of(std::uint32_t page, const std::uint32_t* starts) const {
     std::uint32_t probe = 0;
     std::uint32_t end = plan_.batch.nprobe;
     while (probe + 1 < end) {
@@ -248,7 +352,10 @@ class written_query {
   std::int64_t query_;
   const uint4* vectors_;
   std::uint32_t count_;
-  std::uint32_t picked_ = 0;  // by this thread
+  std::uint32_t lanes_below_;
+  std::uint32_t* listed_;           // the warp's
+  std::uint32_t* picked_;           // the warp's
+  std::uint32_t picked_count_ = 0;  // the warp's
   int phase_ = 0;
 };
 

@@ -36,7 +36,6 @@ constexpr int kQueries = 128;
 constexpr int kQueriesOfWide = 64;  // of items whose rows and table leave less room
 constexpr int kWideSteps = 8;
 constexpr std::int64_t kMaxSharedTable = 64 * 1024;
-constexpr std::uint32_t kNowhere = ~0u;  // distances of queries that an item is short of
 static_assert(kGroupsOfList == kWarps * 8);
 
 /// What becomes of distances.
@@ -205,7 +204,7 @@ class scan_block {
     if (part != 0) return;
     shared_.limits[half][q] = is_real ? pair_.limit : -__uint_as_float(0x7F800000u);
     shared_.bases[half][q] = pair_.base;
-    shared_.queries[half][q] = kWrites ? is_real ? pair_.place : kNowhere : pair_.query;
+    shared_.queries[half][q] = kWrites ? pair_.place : pair_.query;
   }
 
   /// `first` is the number of the warp's first page; at the end the first of the next item is asked for.
@@ -335,7 +334,7 @@ class scan_block {
     const float2 base = *reinterpret_cast<const float2*>(shared_.bases[half] + column);
     const uint2 place = *reinterpret_cast<const uint2*>(shared_.queries[half] + column);
     const auto write = [&](std::uint32_t begin, float unit_of_query, float base_of_query, int i) {
-      if (begin == kNowhere) return;
+      if (unit_of_query < 0.0f) return;  // the item has no more queries
       const auto distance = [&](int tile, int row) { return __fmaf_rn(sums[tile][i + 2 * row], unit_of_query, base_of_query); };
       const __half2 upper = __floats2half2_rn(distance(0, 0), distance(0, 1));
       const __half2 lower = __floats2half2_rn(distance(1, 0), distance(1, 1));
