@@ -1,8 +1,8 @@
 // Of all distances of a query those that may belong to its best rows by code.
 //
 // A block a query. A sample of the distances says which of them some more than the wanted rows reach; those are picked
-// by one pass over all, each warp into a list of its own, and the k'-th smallest of the picked is that of all. Where the
-// sample misled, or a list is full, it is found by bisection over all distances. Halves keep their order, so that k'
+// by one pass over all, and the k'-th smallest of the picked is that of all. Where the
+// sample misled, or too many are picked, it is found by bisection over all distances. Halves keep their order, so that k'
 // rows have distances of at most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be
 // among the k' best.
 // Limit: distances are read once, 2 bytes a row of the query's lists; instructions, some 3 of a warp for 32 distances.
@@ -24,14 +24,13 @@ constexpr int kVector = 8;                // distances that a thread loads at on
 constexpr int kPageVectors = core::kPageRows / kVector;
 constexpr int kSampledOfThread = 2;       // vectors
 constexpr std::uint32_t kSampled = kThreads * kSampledOfThread;
-constexpr int kWarps = kThreads / kWarp;
-constexpr std::uint32_t kListed = 512;    // vectors of a warp that have picked distances, at most
-constexpr std::uint32_t kPicked = 512;    // distances of a warp, at most
+constexpr int kBlocks = 6;  // of a multiprocessor
+constexpr std::uint32_t kMorePicked = 512;  // there is room for than twice the wanted
 constexpr int kVectorsAtOnce = 4;         // under way, of a thread
 constexpr float kDeviations = 3.0f;       // of what chance may do to a sample
 constexpr std::uint32_t kSlack = 64;      // one row in so many may be chosen without need
 constexpr std::uint32_t kBins = 1024;     // of ranks
-constexpr int kStarts = kThreads;     // lists of a query whose beginnings are in shared memory
+constexpr int kLists = kThreads;     // of a query, which are in shared memory
 
 // Halves in order of their values, as 16-bit numbers.
 constexpr std::uint32_t kMinusInfinity = 0x03FF;
@@ -68,26 +67,29 @@ __device__ __forceinline__ std::uint32_t reaching(const uint4& x, std::uint32_t 
          (reach(x.w, limits) & 0x00080008u);
 }
 
-/// The same as bits 0 to 7: j and 4 + j.
-__device__ __forceinline__ std::uint32_t in_a_byte(std::uint32_t bits) { return (bits | bits >> 12) & 0xFFu; }
-
-/// The distance that such a bit stands for.
+/// The distance that such a bit stands for, and its place in the vector.
 __device__ __forceinline__ std::uint32_t half_at(const uint4& x, std::uint32_t bit) {
   const std::uint32_t low = bit & 1 ? x.y : x.x;
   const std::uint32_t high = bit & 1 ? x.w : x.z;
-  return __byte_perm(bit & 2 ? high : low, 0, bit & 4 ? 0x4432 : 0x4410);
+  return __byte_perm(bit & 2 ? high : low, 0, bit & 16 ? 0x4432 : 0x4410);
 }
-__device__ __forceinline__ std::uint32_t element_at(std::uint32_t bit) { return bit % 4 * 2 + bit / 4; }
+__device__ __forceinline__ std::uint32_t element_at(std::uint32_t bit) { return bit % 4 * 2 + bit / 16; }
 
-struct choose_shared {
+/// A list, as a query has it.
+struct probed_list {
+  std::uint32_t start;     // its first page in the query's region
+  std::uint32_t number;
+  std::uint32_t table_at;  // of its first page
+};
+
+struct alignas(16) choose_shared {
   select_scratch<kThreads> select;
-  std::uint32_t listed[kWarps][kListed];  // number of a vector, and bits of its distances
-  std::uint32_t picked[kWarps][kPicked];  // rank, place in the list, bit
   std::uint32_t bins[kBins];
-  std::uint32_t starts[kStarts];
-  std::uint32_t smallest;  // ranks in the sample
-  std::uint32_t largest;
+  probed_list lists[kLists];
+  std::uint32_t smallest;  // rank in the sample
+  std::uint32_t largest;   // beyond which it is not looked further
   std::uint32_t found;
+  std::uint32_t picked;
   std::uint32_t length;
 };
 
@@ -102,8 +104,8 @@ class written_query {
                                                 query * plan.batch.region_pages * core::kPageRows)),
         count_(plan.batch.pages[query] * kPageVectors),
         lanes_below_((1u << threadIdx.x % kWarp) - 1),
-        listed_(shared.listed[threadIdx.x / kWarp]),
-        picked_(shared.picked[threadIdx.x / kWarp]) {}
+        places_(reinterpret_cast<std::uint32_t*>(dynamic_shared() + sizeof(choose_shared))),
+        halves_(reinterpret_cast<std::uint16_t*>(places_ + plan.pick_room)) {}
 
   /// @returns false if rows that may be among the best do not fit.
   __device__ bool run() {
@@ -112,8 +114,8 @@ class written_query {
       shared_.largest = 0;
       shared_.length = 0;
     }
-    if (plan_.batch.nprobe <= kStarts && threadIdx.x < static_cast<unsigned>(plan_.batch.nprobe))
-      shared_.starts[threadIdx.x] = plan_.batch.starts[query_ * plan_.batch.nprobe + threadIdx.x];
+    if (plan_.batch.nprobe <= kLists && threadIdx.x < static_cast<unsigned>(plan_.batch.nprobe))
+      shared_.lists[threadIdx.x] = list_of(threadIdx.x);
     __syncthreads();
     const std::uint32_t kept = plan_.answer.by_code;
     const std::uint32_t rows = plan_.batch.rows[query_];
@@ -188,8 +190,6 @@ class written_query {
   __device__ std::uint32_t sampled_limit(std::uint32_t kept) {
     uint4 sample[kSampledOfThread];
     const std::uint32_t there = min(count_, kSampled);
-    std::uint32_t smallest = kLargest;
-    std::uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kSampledOfThread; i++) {
       const std::uint32_t j = i * kThreads + threadIdx.x;
@@ -208,81 +208,100 @@ class written_query {
         }
       }
     };
-    visit([&](std::uint32_t rank) {
-      smallest = min(smallest, rank);
-      largest = max(largest, rank <= kLargest ? rank : 0);
-    });
-    smallest = __reduce_min_sync(kFullWarp, smallest);
-    largest = __reduce_max_sync(kFullWarp, largest);
+    const float share = __fdividef(static_cast<float>(there), static_cast<float>(count_));
+    const float expected = share * static_cast<float>(kept);
+    const float chance = kDeviations * sqrtf(expected * (1.0f - share));
+    const auto wanted = static_cast<std::uint32_t>(ceilf(expected + chance));
+    // As many as threads are up to the largest of what each has least.
+    const bool is_among_least = wanted <= kThreads && there == kSampled;
+    std::uint32_t least = kInfinity;
+    std::uint32_t most = 0;
+    visit([&](std::uint32_t rank) { least = min(least, rank); });
+    if (!is_among_least) visit([&](std::uint32_t rank) { most = max(most, rank <= kLargest ? rank : 0); });
+    const std::uint32_t smallest = __reduce_min_sync(kFullWarp, least);
+    const std::uint32_t largest = __reduce_max_sync(kFullWarp, is_among_least ? least : most);
     if (threadIdx.x % kWarp == 0) {
       atomicMin(&shared_.smallest, smallest);
       atomicMax(&shared_.largest, largest);
     }
     __syncthreads();
-    const float share = static_cast<float>(there) / static_cast<float>(count_);
-    const float expected = share * static_cast<float>(kept);
-    const float chance = kDeviations * sqrtf(expected * (1.0f - share));
-    return last_by_bins(shared_.smallest, max(shared_.smallest, shared_.largest),
-                        static_cast<std::uint32_t>(ceilf(expected + chance)), visit);
+    return last_by_bins(shared_.smallest, max(shared_.smallest, shared_.largest), wanted, visit);
   }
 
-  /// Calls visit(number, vector) for the thread's vectors; all lanes of a warp come each time, beyond the last with
-  /// vectors that reach nothing.
+  using vectors_at_once = uint4[kVectorsAtOnce];
+
+  /// Calls visit(number of the first, vectors) for the thread's vectors, of which the next is kWarp further on: a warp
+  /// has neighbours, so that rows of a list stay together. All threads come each time, beyond the last with vectors that
+  /// reach nothing.
   template <class Visit>
   __device__ __forceinline__ void for_each_vector(Visit visit) const {
+    const std::uint32_t of_block = threadIdx.x / kWarp * kVectorsAtOnce * kWarp + threadIdx.x % kWarp;
     for (std::uint32_t begin = 0; begin < count_; begin += kVectorsAtOnce * kThreads) {
-      uint4 x[kVectorsAtOnce];
+      const std::uint32_t first = begin + of_block;
+      vectors_at_once x;
 #pragma unroll
-      for (int i = 0; i < kVectorsAtOnce; i++) {
-        const std::uint32_t at = begin + i * kThreads + threadIdx.x;
-        x[i] = at < count_ ? vectors_[at] : no_distances();
-      }
-#pragma unroll
-      for (int i = 0; i < kVectorsAtOnce; i++) visit(begin + i * kThreads + threadIdx.x, x[i]);
+      for (int i = 0; i < kVectorsAtOnce; i++)
+        x[i] = first + i * kWarp < count_ ? vectors_[first + i * kWarp] : no_distances();
+      visit(first, x);
     }
   }
 
   __device__ std::uint32_t all_within(std::uint32_t rank) {
     const std::uint32_t limits = both(rank);
     std::uint32_t count = 0;
-    for_each_vector([&](std::uint32_t, const uint4& x) { count += __popc(reaching(x, limits)); });
+    for_each_vector([&](std::uint32_t, const vectors_at_once& x) {
+#pragma unroll
+      for (int i = 0; i < kVectorsAtOnce; i++) count += __popc(reaching(x[i], limits));
+    });
     return total(count);
   }
 
-  /// Picks what reaches the rank. @returns how many, or kTooMany if a list is full.
+  /// Places for so many of the warp's, of those that `counter` counts. All lanes come.
+  static __device__ __forceinline__ std::uint32_t take(std::uint32_t& counter, std::uint32_t count) {
+    std::uint32_t first = 0;
+    if (threadIdx.x % kWarp == 0) first = atomicAdd(&counter, count);
+    return __shfl_sync(kFullWarp, first, 0);
+  }
+
+  /// Picks what reaches the rank. @returns how many, or kTooMany if they do not fit.
   __device__ std::uint32_t pick(std::uint32_t rank) {
     const std::uint32_t limits = both(rank);
-    std::uint32_t listed = 0;
-    for_each_vector([&](std::uint32_t number, const uint4& x) {
-      const std::uint32_t bits = reaching(x, limits);
-      const std::uint32_t ballot = __ballot_sync(kFullWarp, bits != 0);
-      const std::uint32_t place = listed + __popc(ballot & lanes_below_);
-      if (bits != 0 && place < kListed) listed_[place] = number << 8 | in_a_byte(bits);
-      listed += __popc(ballot);
-    });
-    __syncwarp();
-    picked_count_ = 0;
-    for (std::uint32_t begin = 0; begin < min(listed, kListed); begin += kWarp) {
-      const std::uint32_t at = begin + threadIdx.x % kWarp;
-      const std::uint32_t entry = at < min(listed, kListed) ? listed_[at] : 0;
-      std::uint32_t bits = entry & 0xFFu;
-      const uint4 x = vectors_[entry >> 8];
-      const std::uint32_t sum = running_sum(static_cast<std::uint32_t>(__popc(bits)));
-      std::uint32_t place = picked_count_ + sum - __popc(bits);
-      for (; bits != 0 && place < kPicked; bits &= bits - 1) {
-        const std::uint32_t bit = __ffs(bits) - 1;
-        picked_[place++] = rank_of(half_at(x, bit)) << 16 | at << 3 | bit;
+    const std::uint32_t room = plan_.pick_room;
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.picked = 0;
+    __syncthreads();
+    for_each_vector([&](std::uint32_t number, const vectors_at_once& x) {
+      std::uint32_t bits[kVectorsAtOnce];
+      std::uint32_t count = 0;
+#pragma unroll
+      for (int i = 0; i < kVectorsAtOnce; i++) {
+        bits[i] = reaching(x[i], limits);
+        count += __popc(bits[i]);
       }
-      picked_count_ += __shfl_sync(kFullWarp, sum, kWarp - 1);
-    }
-    const bool is_full = __syncthreads_or(listed > kListed || picked_count_ > kPicked);
-    return is_full ? kTooMany : total(threadIdx.x % kWarp == 0 ? picked_count_ : 0);
+      count = __reduce_add_sync(kFullWarp, count);
+      if (count == 0) return;
+      std::uint32_t place = take(shared_.picked, count);
+#pragma unroll
+      for (int i = 0; i < kVectorsAtOnce; i++) {
+        for (std::uint32_t ballot; (ballot = __ballot_sync(kFullWarp, bits[i] != 0)) != 0; place += __popc(ballot)) {
+          const std::uint32_t mine = place + __popc(ballot & lanes_below_);
+          const std::uint32_t bit = __ffs(bits[i]) - 1;
+          if (bits[i] != 0 && mine < room) {
+            places_[mine] = (number + i * kWarp) * kWarp | bit;
+            halves_[mine] = static_cast<std::uint16_t>(half_at(x[i], bit));
+          }
+          bits[i] &= bits[i] - 1;
+        }
+      }
+    });
+    __syncthreads();
+    return shared_.picked > room ? kTooMany : shared_.picked;
   }
 
   /// The same of what is picked, up to a rank.
   __device__ std::uint32_t last_of_picked(std::uint32_t picked_to, std::uint32_t wanted) {
     return last_by_bins(min(shared_.smallest, picked_to), picked_to, wanted, [&](auto add) {
-      for (std::uint32_t i = threadIdx.x % kWarp; i < picked_count_; i += kWarp) add(picked_[i] >> 16);
+      for (std::uint32_t i = threadIdx.x; i < shared_.picked; i += kThreads) add(rank_of(halves_[i]));
     });
   }
 
@@ -298,30 +317,26 @@ class written_query {
   __device__ bool write(std::uint32_t limit) {
     const filter_batch& batch = plan_.batch;
     std::uint64_t* to = plan_.chosen + query_ * plan_.room;
-    const std::int64_t* probes = batch.probes + query_ * batch.nprobe;
-    const std::uint32_t* starts = batch.nprobe <= kStarts ? shared_.starts : batch.starts + query_ * batch.nprobe;
-    for (std::uint32_t begin = 0; begin < picked_count_; begin += kWarp) {
-      const std::uint32_t at = begin + threadIdx.x % kWarp;
-      const std::uint32_t pick = at < picked_count_ ? picked_[at] : ~0u;
-      bool is_chosen = at < picked_count_ && pick >> 16 <= limit;
+    const std::uint32_t picked = shared_.picked;
+    for (std::uint32_t at = threadIdx.x; at < (picked + kWarp - 1) / kWarp * kWarp; at += kThreads) {
+      const std::uint32_t rank = at < picked ? rank_of(halves_[at]) : kInfinity + 1;
+      bool is_chosen = rank <= limit;
       std::uint64_t row = 0;
       if (is_chosen) {
-        const std::uint32_t vector = listed_[(pick & 0xFFFFu) >> 3] >> 8;
-        const std::uint32_t element = vector % kPageVectors * kVector + element_at(pick % 8);
-        const std::uint32_t page = vector / kPageVectors;
-        const std::uint32_t probe = probe_of(page, starts);
-        const auto list = static_cast<std::uint32_t>(probes[probe]);
-        const std::uint32_t of_list = page - starts[probe];
-        const std::uint32_t in_page = element / 4 + element % 4 * 8;
         constexpr std::uint32_t kRows = core::kPageRows;
-        is_chosen = pick >> 16 < kInfinity || of_list * kRows + in_page < batch.lists.sizes[list];  // a row
-        const slot number = batch.lists.table[batch.lists.first[list] + of_list] * kRows + in_page;
-        row = static_cast<std::uint64_t>(list) << 32 | number;
+        const std::uint32_t vector = places_[at] / kWarp;
+        const std::uint32_t element = vector % kPageVectors * kVector + element_at(places_[at] % kWarp);
+        const std::uint32_t page = vector / kPageVectors;
+        const probed_list list = list_with(page);
+        const std::uint32_t in_page = element / 4 + element % 4 * 8;
+        const std::uint32_t of_list = page - list.start;
+        is_chosen = rank < kInfinity || of_list * kRows + in_page < batch.lists.sizes[list.number];  // a row
+        row = static_cast<std::uint64_t>(list.number) << 32 |
+              (batch.lists.table[list.table_at + of_list] * kRows + in_page);
       }
       const std::uint32_t ballot = __ballot_sync(kFullWarp, is_chosen);
-      std::uint32_t place = 0;
-      if (threadIdx.x % kWarp == 0) place = atomicAdd(&shared_.length, static_cast<std::uint32_t>(__popc(ballot)));
-      place = __shfl_sync(kFullWarp, place, 0) + __popc(ballot & lanes_below_);
+      const std::uint32_t place =
+          take(shared_.length, static_cast<std::uint32_t>(__popc(ballot))) + __popc(ballot & lanes_below_);
       if (is_chosen && place < plan_.room) to[place] = row;
     }
     __syncthreads();
@@ -333,18 +348,27 @@ class written_query {
     return true;
   }
 
-  /// The last of the query's lists that begins at or before the page: those without pages begin where the next does.
-  __device__ __forceinline__ std::uint32_t probe_of(std::uint32_t page, const std::uint32_t* starts) const {
+  __device__ __forceinline__ probed_list list_of(std::uint32_t probe) const {
+    const std::int64_t at = query_ * plan_.batch.nprobe + probe;
+    const auto list = static_cast<std::uint32_t>(plan_.batch.probes[at]);
+    return {plan_.batch.starts[at], list, plan_.batch.lists.first[list]};
+  }
+
+  /// The query's list that has a page of its region: the last that begins at or before it. Lists without pages begin
+  /// where the next does.
+  __device__ __forceinline__ probed_list list_with(std::uint32_t page) const {
+    const bool is_here = plan_.batch.nprobe <= kLists;
     std::uint32_t probe = 0;
     std::uint32_t end = plan_.batch.nprobe;
     while (probe + 1 < end) {
       const std::uint32_t middle = (probe + end) / 2;
-      if (starts[middle] <= page)
+      const std::uint32_t start = is_here ? shared_.lists[middle].start : list_of(middle).start;
+      if (start <= page)
         probe = middle;
       else
         end = middle;
     }
-    return probe;
+    return is_here ? shared_.lists[probe] : list_of(probe);
   }
 
   const written_plan& plan_;
@@ -353,13 +377,12 @@ class written_query {
   const uint4* vectors_;
   std::uint32_t count_;
   std::uint32_t lanes_below_;
-  std::uint32_t* listed_;           // the warp's
-  std::uint32_t* picked_;           // the warp's
-  std::uint32_t picked_count_ = 0;  // the warp's
+  std::uint32_t* places_;  // [pick_room] of what is picked: the vector, and its bit
+  std::uint16_t* halves_;  // [pick_room] of what is picked
   int phase_ = 0;
 };
 
-__global__ void __launch_bounds__(kThreads) choose_kernel(const __grid_constant__ written_plan plan) {
+__global__ void __launch_bounds__(kThreads, kBlocks) choose_kernel(const __grid_constant__ written_plan plan) {
   join_chain();
   auto& shared = *reinterpret_cast<choose_shared*>(dynamic_shared());
   const std::int64_t query = blockIdx.x;
@@ -372,11 +395,13 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const __grid_constant_
 
 }  // namespace
 
-void launch_choose_rows(cudaStream_t stream, const written_plan& plan) {
+void launch_choose_rows(cudaStream_t stream, written_plan plan) {
+  plan.pick_room = 2 * plan.answer.by_code + kMorePicked;
   launch(choose_kernel,
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
           .threads = kThreads,
-          .shared_bytes = static_cast<std::int64_t>(sizeof(choose_shared)),
+          .shared_bytes = static_cast<std::int64_t>(sizeof(choose_shared) +
+                                                    plan.pick_room * (sizeof(std::uint32_t) + sizeof(std::uint16_t))),
           .overlaps = true},
          stream, plan, "launching the choice of rows");
 }

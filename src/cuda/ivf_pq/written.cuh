@@ -18,6 +18,7 @@ struct written_plan {
   std::uint32_t* unanswered = nullptr;  ///< queries that distances do not serve
   std::uint32_t* unanswered_count = nullptr;
   unsigned long long* decoded = nullptr;  ///< counts rows
+  std::uint32_t pick_room = 0;            ///< of a warp that chooses
   std::uint32_t parts = 1;                ///< that a query is scored in
 };
 
@@ -26,7 +27,7 @@ std::int64_t written_room(std::int64_t by_code);
 /// Answers all queries but those left unanswered. Three launches.
 void launch_written_answers(cudaStream_t stream, const written_plan& plan, int multiprocessors);
 
-void launch_choose_rows(cudaStream_t stream, const written_plan& plan);
+void launch_choose_rows(cudaStream_t stream, written_plan plan);
 void launch_score_rows(cudaStream_t stream, written_plan plan, int multiprocessors);
 void launch_sort_rows(cudaStream_t stream, const written_plan& plan);
 
