@@ -87,7 +87,6 @@ struct filter_batch {
   std::uint32_t* pages = nullptr;     ///< [count] of the query's lists
   std::uint32_t* rows = nullptr;      ///< [count] of the query's lists
   float* scales = nullptr;            ///< [count] powers of two
-  std::uint32_t* in_order = nullptr;  ///< [count] queries by their nearest list
   scan_pass sample;
   scan_pass all;
   bool pairs_by_query = false;  ///< all.pairs are the queries, in order, and there before thresholds are

@@ -313,7 +313,6 @@ __global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_con
       batch.all.pairs[batch.all.offsets[list] + batch.places[first + probe]] = {
           query, base * scale, batch.header->unit * scale,
           query * batch.region_pages + start - batch.lists.first[list]};
-      if (probe == 0) batch.in_order[batch.sample.offsets[list] + batch.sample_places[query]] = query;
     }
     pages += __shfl_sync(kFullWarp, sum, kWarp - 1);
     rows += __reduce_add_sync(kFullWarp, size);
@@ -615,7 +614,8 @@ void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   check(cudaMemsetAsync(batch.zeroed, 0, static_cast<std::size_t>(batch.zeroed_bytes), stream), "clearing counts");
   launch(count_kernel, chained(pairs), stream, batch, kWhat);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
-  launch(plan_kernel, {.grid = dim3(list_blocks, 2), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
+  const unsigned passes = batch.distances ? 1 : 2;
+  launch(plan_kernel, {.grid = dim3(list_blocks, passes), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
   if (batch.distances) return;
   const std::int64_t sampled = static_cast<std::int64_t>(batch.count) * batch.sample.lists_of_query;
   launch(fill_sample_kernel, chained(sampled), stream, batch, kWhat);

@@ -113,7 +113,7 @@ search_shape_of_batch shape_of_batch(const core::ivf_pq_shape& shape, const core
   search_shape_of_batch batch{queries, nprobe, rows_by_code(k, refine_ratio)};
   const std::int64_t pages = most_pages(lists, nprobe);
   const bool writes = refine_ratio == 0 && k >= kLeastWritten && k <= kFilterMaxResults && has_filter(shape) &&
-                      !core::forced_hits() && pages <= kMostRegionPages;
+                      !core::forced_hits() && nprobe <= kWrittenMaxLists && pages <= kMostRegionPages;
   if (writes) batch.region_pages = pages;
   return batch;
 }
@@ -142,7 +142,8 @@ struct search_memory {
   std::int64_t exact_capacity = 0;
   std::int32_t exact_blocks = 0;
   filter_batch filter;
-  std::uint64_t* chosen = nullptr;  // where distances are written
+  chosen_segment* segments = nullptr;  // where distances are written
+  std::uint64_t* chosen = nullptr;
   std::uint32_t* chosen_counts = nullptr;
 };
 
@@ -198,18 +199,15 @@ void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shap
   filter_batch& filter = memory.filter;
   const std::int64_t pairs = batch.queries * batch.nprobe;
   carve_queries(carve, filter, shape, batch);
-  filter.sample.lists_of_query = 1;  // the nearest, by which queries are ordered
-  filter.sample_places = carve.take<std::uint32_t>(batch.queries);
   filter.region_pages = static_cast<std::uint32_t>(batch.region_pages);
   filter.distances = carve.take<__half>(batch.queries * batch.region_pages * core::kPageRows);
   filter.starts = carve.take<std::uint32_t>(pairs);
   filter.pages = carve.take<std::uint32_t>(batch.queries);
   filter.rows = carve.take<std::uint32_t>(batch.queries);
   filter.scales = carve.take<float>(batch.queries);
-  filter.in_order = carve.take<std::uint32_t>(batch.queries);
-  carve_pass(carve, filter.sample, batch.queries, shape, true);
   carve_pass(carve, filter.all, pairs, shape, false);
   carve_zeroed(carve, filter, shape.nlist);
+  memory.segments = carve.take<chosen_segment>(pairs);
   memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
   memory.chosen_counts = carve.take<std::uint32_t>(batch.queries);
 }
@@ -308,8 +306,9 @@ std::int64_t bytes_of(const core::ivf_pq_model& model, const core::ivf_pq_lists&
   proved.by_code = std::min(filtered.by_code, batch.nprobe * kGroupsOfList);
   search_shape_of_batch written = batch;
   written.by_code = std::min(limits.max_k, kFilterMaxResults);
+  written.nprobe = std::min(limits.max_nprobe, kWrittenMaxLists);
   if (limits.max_k >= kLeastWritten && has_filter(model.shape))
-    written.region_pages = std::min(most_pages(lists, limits.max_nprobe), kMostRegionPages);
+    written.region_pages = std::min(most_pages(lists, written.nprobe), kMostRegionPages);
   return std::max({bytes_of_shape(model, batch, multiprocessors), bytes_of_shape(model, filtered, multiprocessors),
                    bytes_of_shape(model, proved, multiprocessors), bytes_of_shape(model, written, multiprocessors)});
 }
@@ -464,6 +463,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
     written.batch = filter;
     written.codes = codes;
     written.answer = answer;
+    written.segments = memory.segments;
     written.chosen = memory.chosen;
     written.counts = memory.chosen_counts;
     written.room = static_cast<std::uint32_t>(written_room(batch.by_code));
