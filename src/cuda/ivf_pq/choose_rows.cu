@@ -341,19 +341,26 @@ class written_query {
     constexpr std::uint32_t kRows = core::kPageRows;
     const filter_batch& batch = plan_.batch;
     const std::uint32_t picked = shared_.picked;
-    for (std::uint32_t at = threadIdx.x; at < picked; at += kThreads) {
-      const std::uint32_t rank = rank_of(halves_[at]);
-      ranks_[at] = kNotChosen;
-      if (rank > limit) continue;
-      const std::uint32_t vector = places_[at] / kWarp;
-      const std::uint32_t element = vector % kPageVectors * kVector + element_at(places_[at] % kWarp);
-      const std::uint32_t probe = probe_of(vector / kPageVectors);
-      probed_list& list = shared_.lists[probe];
-      const std::uint32_t page = vector / kPageVectors - list.start;
-      const std::uint32_t in_page = element / 4 + element % 4 * 8;
-      if (rank == kInfinity && page * kRows + in_page >= batch.lists.sizes[list.number]) continue;  // no row
-      places_[at] = batch.lists.table[list.table_at + page] * kRows + in_page;
-      ranks_[at] = atomicAdd(&list.chosen, 1u) << 16 | probe;
+    for (std::uint32_t at = threadIdx.x; at < (picked + kWarp - 1) / kWarp * kWarp; at += kThreads) {
+      const std::uint32_t rank = at < picked ? rank_of(halves_[at]) : kInfinity + 1;
+      std::uint32_t probe = kNotChosen;
+      if (rank <= limit) {
+        const std::uint32_t vector = places_[at] / kWarp;
+        const std::uint32_t element = vector % kPageVectors * kVector + element_at(places_[at] % kWarp);
+        probe = probe_of(vector / kPageVectors);
+        const probed_list& list = shared_.lists[probe];
+        const std::uint32_t page = vector / kPageVectors - list.start;
+        const std::uint32_t in_page = element / 4 + element % 4 * 8;
+        places_[at] = batch.lists.table[list.table_at + page] * kRows + in_page;
+        if (rank == kInfinity && page * kRows + in_page >= batch.lists.sizes[list.number]) probe = kNotChosen;  // no row
+      }
+      // One lane counts for all of a list.
+      const std::uint32_t same = __match_any_sync(kFullWarp, probe);
+      std::uint32_t before = 0;
+      if (probe != kNotChosen && (same & lanes_below_) == 0)
+        before = atomicAdd(&shared_.lists[probe].chosen, static_cast<std::uint32_t>(__popc(same)));
+      before = __shfl_sync(kFullWarp, before, __ffs(same) - 1) + __popc(same & lanes_below_);
+      if (at < picked) ranks_[at] = probe == kNotChosen ? kNotChosen : before << 16 | probe;
     }
     __syncthreads();
     const std::uint32_t chosen = has_list() ? shared_.lists[threadIdx.x].chosen : 0;

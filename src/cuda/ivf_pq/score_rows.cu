@@ -50,6 +50,7 @@ struct wide_shared {
   using layout = row_layout<Form, Groups>;
   using codes_of_row = uint4[layout::kSets + 1];  // word v for group v; one is padding, so that rows lie in other banks
   codes_of_row codes[kWideWarps][kRows];
+  std::uint32_t taken;  // segments, by the block's warps
   float2 codewords[layout::kLooksUp ? Groups : 1][layout::kLooksUp ? kCodewords : 1][kLanes];
 };
 
@@ -131,7 +132,7 @@ class wide_scorer {
         here_(shared.codes[threadIdx.x / kWarp]) {}
 
   /// Replaces the slots of a segment by keys; a warp. While rows are scored, the codes of the next are on their way.
-  __device__ void run(const chosen_segment& segment) {
+  __device__ __forceinline__ void run(const chosen_segment& segment) {
     if (segment.count == 0) return;
     const float* q = plan_.batch.queries + segment.query * plan_.batch.query_stride;
     const float* c = codes_.centroids + segment.list * codes_.centroid_stride;
@@ -252,19 +253,25 @@ template <row_form Form, int Groups, bool L2>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_score_kernel(const __grid_constant__ written_plan plan) {
   join_chain();
   auto& shared = *reinterpret_cast<wide_shared<Form, Groups>*>(dynamic_shared());
-  if constexpr (Form == row_form::pairs) {
-    load_codewords<Groups>(plan.codes, shared);
-    __syncthreads();
-  }
+  if constexpr (Form == row_form::pairs) load_codewords<Groups>(plan.codes, shared);
+  if (threadIdx.x == 0) shared.taken = 0;
+  __syncthreads();
   wide_scorer<Form, Groups, L2> scorer(plan, shared);
-  const std::uint32_t count = static_cast<std::uint32_t>(plan.batch.count) * plan.batch.nprobe;
-  const std::uint32_t step = gridDim.x * kWideWarps;
-  std::uint32_t at = threadIdx.x / kWarp * gridDim.x + blockIdx.x;
-  if (at >= count) return;
-  chosen_segment next = plan.segments[at];
-  for (; at < count; at += step) {
+  const auto count = static_cast<std::uint32_t>(plan.batch.count) * static_cast<std::uint32_t>(plan.batch.nprobe);
+  // Blocks take as many segments in turn as they have warps, which take them as they come: so all of the GPU is at work
+  // on a few neighbouring lists.
+  const auto take = [&] {
+    std::uint32_t number = threadIdx.x % kWarp == 0 ? atomicAdd(&shared.taken, 1u) : 0;
+    number = __shfl_sync(kFullWarp, number, 0);
+    return (number / kWideWarps * gridDim.x + blockIdx.x) * kWideWarps + number % kWideWarps;
+  };
+  const auto segment_at = [&](std::uint32_t i) { return i < count ? plan.segments[i] : chosen_segment{}; };
+  std::uint32_t at = take();
+  chosen_segment next = segment_at(at);
+  while (at < count) {
     const chosen_segment segment = next;
-    if (at + step < count) next = plan.segments[at + step];
+    at = take();
+    next = segment_at(at);
     scorer.run(segment);
   }
 }
