@@ -47,16 +47,20 @@ struct ivf_pq_model {
 };
 
 /// The rows of all lists, in pages of kPageRows rows of one list each; only a list's last page may have room.
+/// Of so many of the longest lists it is known how many pages they have together.
+inline constexpr std::int64_t kLongestLists = 256;
+
 struct ivf_pq_lists {
-  std::byte* pages = nullptr;            ///< [pages, page_bytes]
-  const std::uint32_t* table = nullptr;  ///< numbers of pages, list after list
-  const std::uint32_t* first = nullptr;  ///< [nlist + 1] where a list's part of the table begins
-  const std::uint32_t* sizes = nullptr;  ///< [nlist] rows
-  float* largest = nullptr;              ///< one number a backend keeps of all rows written so far; begins at 0
-  std::int64_t rows = 0;                 ///< of all lists
-  std::int64_t longest = 0;              ///< rows of the longest list
-  flat_corpus kept;                      ///< the rows by position, for refining; count is 0 if none are kept
-  const std::int64_t* ids = nullptr;     ///< [rows] labels by position, or null
+  std::byte* pages = nullptr;                   ///< [pages, page_bytes]
+  const std::uint32_t* table = nullptr;         ///< numbers of pages, list after list
+  const std::uint32_t* first = nullptr;         ///< [nlist + 1] where a list's part of the table begins
+  const std::uint32_t* sizes = nullptr;         ///< [nlist] rows
+  float* largest = nullptr;                     ///< one number a backend keeps of all rows written so far; begins at 0
+  std::int64_t rows = 0;                        ///< of all lists
+  std::int64_t longest = 0;                     ///< rows of the longest list
+  const std::int64_t* longest_pages = nullptr;  ///< [kLongestLists + 1] of the i longest lists together, or null
+  flat_corpus kept;                             ///< the rows by position, for refining; count is 0 if none are kept
+  const std::int64_t* ids = nullptr;            ///< [rows] labels by position, or null
 };
 
 struct ivf_pq_request {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -24,6 +25,15 @@ constexpr std::uint32_t rows_of_last_page(std::uint32_t size) {
 template <class T>
 std::int64_t bytes_of(const std::vector<T>& values) {
   return static_cast<std::int64_t>(values.size() * sizeof(T));
+}
+
+pages_of_lists longest_pages_of(const std::vector<std::uint32_t>& sizes) {
+  std::vector<std::uint32_t> longest(std::min(sizes.size(), static_cast<std::size_t>(core::kLongestLists)));
+  std::partial_sort_copy(sizes.begin(), sizes.end(), longest.begin(), longest.end(), std::greater<>());
+  pages_of_lists pages{};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(core::kLongestLists); ++i)
+    pages[i + 1] = pages[i] + (i < longest.size() ? pages_for(longest[i]) : 0);
+  return pages;
 }
 
 std::int64_t bytes_of(const list_directory& directory) {
@@ -58,6 +68,7 @@ void ivf_pq_store::clear(void* stream) {
   now_.table.clear();
   free_.clear();
   pages_used_ = rows_ = longest_ = 0;
+  longest_pages_.fill(0);
 }
 
 std::int64_t ivf_pq_store::bytes() const noexcept {
@@ -72,6 +83,7 @@ core::ivf_pq_lists ivf_pq_store::lists() const noexcept {
           .largest = largest_.as<float>(),
           .rows = rows_,
           .longest = longest_,
+          .longest_pages = longest_pages_.data(),
           .kept = {}};
 }
 
@@ -142,7 +154,11 @@ struct ivf_pq_store::addition::round {
 };
 
 ivf_pq_store::addition::addition(ivf_pq_store& store)
-    : store_(store), pages_used_(store.pages_used_), free_left_(store.free_.size()), longest_(store.longest_) {
+    : store_(store),
+      pages_used_(store.pages_used_),
+      free_left_(store.free_.size()),
+      longest_(store.longest_),
+      longest_pages_(store.longest_pages_) {
   store_.next_.sizes = store_.now_.sizes;
   store_.next_.first = store_.now_.first;
   store_.next_.table = store_.now_.table;
@@ -241,6 +257,7 @@ void ivf_pq_store::addition::write(void* stream, const core::ivf_pq_model& model
     next.sizes[list] += now.counts[list];
     longest_ = std::max<std::int64_t>(longest_, next.sizes[list]);
   }
+  longest_pages_ = longest_pages_of(next.sizes);
   added_ += rows.n;
 }
 
@@ -315,6 +332,7 @@ void ivf_pq_store::addition::commit() noexcept {
   store_.pages_used_ = pages_used_;
   store_.rows_ += added_;
   store_.longest_ = longest_;
+  store_.longest_pages_ = longest_pages_;
 }
 
 }  // namespace shortlist::index

@@ -4,6 +4,7 @@
 // a new one first. So an addition that fails, at whatever step, leaves nothing behind, and lists are never rebuilt.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -33,6 +34,9 @@ struct encoded_rows {
   std::int64_t first_position = 0;           ///< of row 0, if positions are null
   const std::uint32_t* positions = nullptr;  ///< [n]
 };
+
+/// Of the i longest lists together.
+using pages_of_lists = std::array<std::int64_t, core::kLongestLists + 1>;
 
 class ivf_pq_store {
  public:
@@ -79,6 +83,7 @@ class ivf_pq_store {
     std::vector<std::uint32_t> left_;  ///< pages whose rows have moved
     std::int64_t added_ = 0;
     std::int64_t longest_ = 0;
+    pages_of_lists longest_pages_;
   };
 
  private:
@@ -100,6 +105,7 @@ class ivf_pq_store {
   list_directory next_;  ///< of an addition
   std::int64_t rows_ = 0;
   std::int64_t longest_ = 0;
+  pages_of_lists longest_pages_{};
 };
 
 }  // namespace shortlist::index

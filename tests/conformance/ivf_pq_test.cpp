@@ -258,6 +258,53 @@ TEST_P(IvfPqOnDevice, ManyRowsByCodeForManyQueries) {
   }
 }
 
+/// From 128 rows by code on, or 320 of whole numbers, a GPU writes all distances out and chooses among them: rows of
+/// every form of code, ties, distances that halves hardly tell apart or cannot hold, and lists with fewer rows than
+/// that.
+TEST_P(IvfPqOnDevice, AllDistancesWrittenOut) {
+  struct code_case {
+    code_kind code;
+    std::int64_t dim;
+    std::int64_t piece_dim;
+    encoded encodes = encoded::residual;
+  };
+  constexpr code_case kCodes[] = {
+      {code_kind::pq, 96, 2},  {code_kind::pq, 33, 2},  {code_kind::pq, 128, 2}, {code_kind::pq, 20, 2, encoded::row},
+      {code_kind::pq, 64, 4},  {code_kind::sq4, 40, 1}, {code_kind::sq4, 70, 1}, {code_kind::sq8, 100, 1},
+      {code_kind::sq8, 30, 1},
+  };
+  const char* distributions[] = {"normal", "ties_90", "narrow_band", "mixed_magnitudes", "all_equal"};
+  constexpr metric kMetrics[] = {metric::l2, metric::inner_product, metric::cosine};
+  std::uint64_t seed = 0;
+  for (const code_case& code : kCodes) {
+    ivf_pq_case of{.options = {.dim = code.dim, .nlist = 9, .code = code.code, .encodes = code.encodes}, .rows = 5000};
+    if (code.code == code_kind::pq) of.options.pq_dim = (code.dim + code.piece_dim - 1) / code.piece_dim;
+    of.options.metric = kMetrics[seed % 3];
+    of.options.rotation = seed % 4 == 3 ? rotation::random : rotation::none;
+    of.distribution = distributions[seed % 5];
+    of.seed = ++seed;
+    dataset data = make_dataset(element_type::f32, of.distribution, of.rows, of.options.dim, 70, of.seed);
+    data.query_data[static_cast<std::size_t>(5 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
+    const ivf_pq_index index = index_of(where_, of, data);
+    const ivf_pq_oracle oracle = oracle_of(index);
+    const matrix_view<const float> some(data.query(4), 3, data.dim, data.query_stride);
+    for (const ivf_pq_search_options& options :
+         {ivf_pq_search_options{.k = 128, .nprobe = 4}, ivf_pq_search_options{.k = 320, .nprobe = 9},
+          ivf_pq_search_options{.k = 1000, .nprobe = 2}, ivf_pq_search_options{.k = 2048, .nprobe = 9}}) {
+      const std::string what = describe(of, where_) + " k=" + std::to_string(options.k);
+      const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
+      const ivf_pq_result found = index.search(data.query_view(), options);
+      ivf_pq_result same = expected;
+      std::copy_n(found.scores.begin() + 4 * options.k, same.scores.size(), same.scores.begin());
+      std::copy_n(found.ids.begin() + 4 * options.k, same.ids.size(), same.ids.begin());
+      ASSERT_EQ(first_difference(same, expected), "") << what;
+      for_every_way(where_, [&](const std::string& way) {
+        ASSERT_EQ(first_difference(index.search(data.query_view(), options), found), "") << what << " way=" << way;
+      });
+    }
+  }
+}
+
 TEST_P(IvfPqOnDevice, MoreEqualCentroidsThanAChoiceHolds) {
   const ivf_pq_case of{.options = {.dim = 4, .nlist = 4200, .pq_dim = 2, .pq_bits = 4, .rows = kept_rows::device},
                        .rows = 4200,

@@ -1,11 +1,10 @@
 // Of all distances of a query those that may belong to its best rows by code.
 //
 // A block a query. A sample of the distances says which of them some more than the wanted rows reach; those are picked
-// by one pass over all, and the k'-th smallest of the picked is that of all. Where the
-// sample misled, or too many are picked, it is found by bisection over all distances. Halves keep their order, so that k'
-// rows have distances of at most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be
-// among the k' best.
-// Limit: distances are read once, 2 bytes a row of the query's lists; instructions, some 3 of a warp for 32 distances.
+// by one pass over all, and the k'-th smallest of the picked is that of all. Where the sample misled, or too many are
+// picked, it is found by bisection over all distances. Halves keep their order, so that k' rows have distances of at
+// most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be among the k' best.
+// Limit: half of the issue slots are used; distances are read once and a bit, at two thirds of the bandwidth of memory.
 // History: docs/kernels.md.
 #include <cuda_fp16.h>
 
@@ -20,16 +19,16 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kVector = 8;                // distances that a thread loads at once
+constexpr int kVector = 8;  // distances that a thread loads at once
 constexpr int kPageVectors = core::kPageRows / kVector;
-constexpr int kSampledOfThread = 2;       // vectors
+constexpr int kSampledOfThread = 2;  // vectors
 constexpr std::uint32_t kSampled = kThreads * kSampledOfThread;
-constexpr int kBlocks = 6;  // of a multiprocessor
+constexpr int kBlocks = 6;                  // of a multiprocessor
 constexpr std::uint32_t kMorePicked = 512;  // there is room for than twice the wanted
-constexpr int kVectorsAtOnce = 4;         // under way, of a thread
-constexpr float kDeviations = 3.0f;       // of what chance may do to a sample
-constexpr std::uint32_t kSlack = 64;      // one row in so many may be chosen without need
-constexpr std::uint32_t kBins = 1024;     // of ranks
+constexpr int kVectorsAtOnce = 4;           // under way, of a thread
+constexpr float kDeviations = 3.0f;         // of what chance may do to a sample
+constexpr std::uint32_t kSlack = 64;        // one row in so many may be chosen without need
+constexpr std::uint32_t kBins = 1024;       // of ranks
 
 // Halves in order of their values, as 16-bit numbers.
 constexpr std::uint32_t kMinusInfinity = 0x03FF;
@@ -76,23 +75,22 @@ __device__ __forceinline__ std::uint32_t element_at(std::uint32_t bit) { return 
 
 /// A list, as a query has it.
 struct probed_list {
-  std::uint32_t start;     // its first page in the query's region
+  std::uint32_t start;  // its first page in the query's region
   std::uint32_t number;
   std::uint32_t table_at;  // of its first page
-  std::uint32_t chosen;    // rows
-  std::uint32_t begin;     // of those, among the query's
 };
-constexpr std::uint32_t kNotChosen = ~0u;
-static_assert(kWrittenMaxLists <= kThreads, "a thread a list");
+
+static_assert(core::kLongestLists <= kThreads, "a thread brings a list");
 
 struct alignas(16) choose_shared {
   select_scratch<kThreads> select;
   std::uint32_t bins[kBins];
-  probed_list lists[kWrittenMaxLists];
+  probed_list lists[core::kLongestLists];
   std::uint32_t smallest;  // rank in the sample
   std::uint32_t largest;   // beyond which it is not looked further
   std::uint32_t found;
   std::uint32_t picked;
+  std::uint32_t length;
 };
 
 /// A query's distances; a block.
@@ -102,24 +100,24 @@ class written_query {
       : plan_(plan),
         shared_(shared),
         query_(query),
-        vectors_(reinterpret_cast<const uint4*>(plan.batch.distances +
-                                                query * plan.batch.region_pages * core::kPageRows)),
+        vectors_(
+            reinterpret_cast<const uint4*>(plan.batch.distances + query * plan.batch.region_pages * core::kPageRows)),
         count_(plan.batch.pages[query] * kPageVectors),
         lanes_below_((1u << threadIdx.x % kWarp) - 1),
         places_(reinterpret_cast<std::uint32_t*>(dynamic_shared() + sizeof(choose_shared))),
-        ranks_(places_ + plan.pick_room),
-        halves_(reinterpret_cast<std::uint16_t*>(ranks_ + plan.pick_room)) {}
+        halves_(reinterpret_cast<std::uint16_t*>(places_ + plan.pick_room)) {}
 
   /// @returns false if rows that may be among the best do not fit.
   __device__ bool run() {
     if (threadIdx.x == 0) {
       shared_.smallest = kLargest;
       shared_.largest = 0;
+      shared_.length = 0;
     }
-    if (has_list()) {
+    if (threadIdx.x < static_cast<unsigned>(plan_.batch.nprobe)) {
       const std::int64_t at = query_ * plan_.batch.nprobe + threadIdx.x;
       const auto list = static_cast<std::uint32_t>(plan_.batch.probes[at]);
-      shared_.lists[threadIdx.x] = {plan_.batch.starts[at], list, plan_.batch.lists.first[list], 0, 0};
+      shared_.lists[threadIdx.x] = {plan_.batch.starts[at], list, plan_.batch.lists.first[list]};
     }
     __syncthreads();
     const std::uint32_t kept = plan_.answer.by_code;
@@ -159,8 +157,8 @@ class written_query {
     return high;
   }
 
-  /// A rank that `wanted` of some do not exceed, or slightly more; `high` if there are fewer. visit(add) calls add(rank)
-  /// for those of this thread; those below `low` count as `low`.
+  /// A rank that `wanted` of some do not exceed, or slightly more; `high` if there are fewer. visit(add) calls
+  /// add(rank) for those of this thread; those below `low` count as `low`.
   template <class Visit>
   __device__ std::uint32_t last_by_bins(std::uint32_t low, std::uint32_t high, std::uint32_t wanted, Visit visit) {
     constexpr int kOfThread = kBins / kThreads;
@@ -236,8 +234,8 @@ class written_query {
   using vectors_at_once = uint4[kVectorsAtOnce];
 
   /// Calls visit(number of the first, vectors) for the thread's vectors, of which the next is kWarp further on: a warp
-  /// has neighbours, so that rows of a list stay together. All threads come each time, beyond the last with vectors that
-  /// reach nothing.
+  /// has neighbours, so that rows of a list stay together. All threads come each time, beyond the last with vectors
+  /// that reach nothing.
   template <class Visit>
   __device__ __forceinline__ void for_each_vector(Visit visit) const {
     const std::uint32_t of_block = threadIdx.x / kWarp * kVectorsAtOnce * kWarp + threadIdx.x % kWarp;
@@ -318,12 +316,44 @@ class written_query {
     return min(rank_of(__half_as_ushort(__float2half_rn(limit))), kInfinity);
   }
 
-  /// Whether the thread has a list.
-  __device__ bool has_list() const { return threadIdx.x < static_cast<unsigned>(plan_.batch.nprobe); }
+  /// The rows picked, up to `limit`, by list and slot. @returns false if they do not fit.
+  __device__ bool write(std::uint32_t limit) {
+    const filter_batch& batch = plan_.batch;
+    std::uint64_t* to = plan_.chosen + query_ * plan_.room;
+    const std::uint32_t picked = shared_.picked;
+    for (std::uint32_t at = threadIdx.x; at < (picked + kWarp - 1) / kWarp * kWarp; at += kThreads) {
+      const std::uint32_t rank = at < picked ? rank_of(halves_[at]) : kInfinity + 1;
+      bool is_chosen = rank <= limit;
+      std::uint64_t row = 0;
+      if (is_chosen) {
+        constexpr std::uint32_t kRows = core::kPageRows;
+        const std::uint32_t vector = places_[at] / kWarp;
+        const std::uint32_t element = vector % kPageVectors * kVector + element_at(places_[at] % kWarp);
+        const std::uint32_t page = vector / kPageVectors;
+        const probed_list list = list_with(page);
+        const std::uint32_t in_page = element / 4 + element % 4 * 8;
+        const std::uint32_t of_list = page - list.start;
+        is_chosen = rank < kInfinity || of_list * kRows + in_page < batch.lists.sizes[list.number];  // a row
+        row = static_cast<std::uint64_t>(list.number) << 32 |
+              (batch.lists.table[list.table_at + of_list] * kRows + in_page);
+      }
+      const std::uint32_t ballot = __ballot_sync(kFullWarp, is_chosen);
+      const std::uint32_t place =
+          take(shared_.length, static_cast<std::uint32_t>(__popc(ballot))) + __popc(ballot & lanes_below_);
+      if (is_chosen && place < plan_.room) to[place] = row;
+    }
+    __syncthreads();
+    if (shared_.length > plan_.room) return false;
+    if (threadIdx.x == 0) {
+      plan_.counts[query_] = shared_.length;
+      if (plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(shared_.length));
+    }
+    return true;
+  }
 
   /// The query's list that has a page of its region: the last that begins at or before it. Lists without pages begin
   /// where the next does.
-  __device__ __forceinline__ std::uint32_t probe_of(std::uint32_t page) const {
+  __device__ __forceinline__ probed_list list_with(std::uint32_t page) const {
     std::uint32_t probe = 0;
     std::uint32_t end = plan_.batch.nprobe;
     while (probe + 1 < end) {
@@ -333,81 +363,16 @@ class written_query {
       else
         end = middle;
     }
-    return probe;
+    return shared_.lists[probe];
   }
 
-  /// The rows picked, up to `limit`, list after list. @returns false if they do not fit.
-  __device__ bool write(std::uint32_t limit) {
-    constexpr std::uint32_t kRows = core::kPageRows;
-    const filter_batch& batch = plan_.batch;
-    const std::uint32_t picked = shared_.picked;
-    for (std::uint32_t at = threadIdx.x; at < (picked + kWarp - 1) / kWarp * kWarp; at += kThreads) {
-      const std::uint32_t rank = at < picked ? rank_of(halves_[at]) : kInfinity + 1;
-      std::uint32_t probe = kNotChosen;
-      if (rank <= limit) {
-        const std::uint32_t vector = places_[at] / kWarp;
-        const std::uint32_t element = vector % kPageVectors * kVector + element_at(places_[at] % kWarp);
-        probe = probe_of(vector / kPageVectors);
-        const probed_list& list = shared_.lists[probe];
-        const std::uint32_t page = vector / kPageVectors - list.start;
-        const std::uint32_t in_page = element / 4 + element % 4 * 8;
-        places_[at] = batch.lists.table[list.table_at + page] * kRows + in_page;
-        if (rank == kInfinity && page * kRows + in_page >= batch.lists.sizes[list.number]) probe = kNotChosen;  // no row
-      }
-      // One lane counts for all of a list.
-      const std::uint32_t same = __match_any_sync(kFullWarp, probe);
-      std::uint32_t before = 0;
-      if (probe != kNotChosen && (same & lanes_below_) == 0)
-        before = atomicAdd(&shared_.lists[probe].chosen, static_cast<std::uint32_t>(__popc(same)));
-      before = __shfl_sync(kFullWarp, before, __ffs(same) - 1) + __popc(same & lanes_below_);
-      if (at < picked) ranks_[at] = probe == kNotChosen ? kNotChosen : before << 16 | probe;
-    }
-    __syncthreads();
-    const std::uint32_t chosen = has_list() ? shared_.lists[threadIdx.x].chosen : 0;
-    const std::uint32_t sum = running_sum(chosen);
-    const std::uint32_t warp = threadIdx.x / kWarp;
-    const std::uint32_t lane = threadIdx.x % kWarp;
-    std::uint32_t* totals = shared_.select.totals[phase_++ & 1];
-    if (lane == kWarp - 1) totals[warp] = sum;
-    __syncthreads();
-    const std::uint32_t of_warp = lane < kThreads / kWarp ? totals[lane] : 0;
-    const std::uint32_t n = __reduce_add_sync(kFullWarp, of_warp);
-    if (n > plan_.room) return false;
-    const std::uint32_t begin = __reduce_add_sync(kFullWarp, lane < warp ? of_warp : 0) + sum - chosen;
-    if (has_list()) shared_.lists[threadIdx.x].begin = begin;
-    write_segment(begin, chosen);
-    __syncthreads();
-    std::uint64_t* to = plan_.chosen + query_ * plan_.room;
-    for (std::uint32_t at = threadIdx.x; at < picked; at += kThreads) {
-      const std::uint32_t rank = ranks_[at];
-      if (rank != kNotChosen) to[shared_.lists[rank & 0xFFFFu].begin + (rank >> 16)] = places_[at];
-    }
-    if (threadIdx.x == 0) {
-      plan_.counts[query_] = n;
-      if (plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
-    }
-    return true;
-  }
-
- public:
-  /// Of the thread's list, where those who score look for it.
-  __device__ void write_segment(std::uint32_t begin, std::uint32_t count) const {
-    if (!has_list()) return;
-    const std::int64_t at = query_ * plan_.batch.nprobe + threadIdx.x;
-    const auto list = static_cast<std::uint32_t>(plan_.batch.probes[at]);
-    plan_.segments[plan_.batch.all.offsets[list] + plan_.batch.places[at]] = {static_cast<std::uint32_t>(query_), begin,
-                                                                              count, list};
-  }
-
- private:
   const written_plan& plan_;
   choose_shared& shared_;
   std::int64_t query_;
   const uint4* vectors_;
   std::uint32_t count_;
   std::uint32_t lanes_below_;
-  std::uint32_t* places_;  // [pick_room] of what is picked: the vector, and its bit; at the end the slot
-  std::uint32_t* ranks_;   // [pick_room] of what is chosen: its number among those of its list, and that
+  std::uint32_t* places_;  // [pick_room] of what is picked: the vector, and its bit
   std::uint16_t* halves_;  // [pick_room] of what is picked
   int phase_ = 0;
 };
@@ -417,9 +382,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) choose_kernel(const __grid_
   auto& shared = *reinterpret_cast<choose_shared*>(dynamic_shared());
   const std::int64_t query = blockIdx.x;
   const bool is_known = plan.batch.margins[query] < __uint_as_float(0x7F800000u);
-  written_query written(plan, shared, query);
-  if (is_known && written.run()) return;
-  written.write_segment(0, 0);
+  if (is_known && written_query(plan, shared, query).run()) return;
   if (threadIdx.x != 0) return;
   plan.counts[query] = 0;
   plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
@@ -433,7 +396,7 @@ void launch_choose_rows(cudaStream_t stream, written_plan plan) {
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
           .threads = kThreads,
           .shared_bytes = static_cast<std::int64_t>(sizeof(choose_shared) +
-                                                    plan.pick_room * (2 * sizeof(std::uint32_t) + sizeof(std::uint16_t))),
+                                                    plan.pick_room * (sizeof(std::uint32_t) + sizeof(std::uint16_t))),
           .overlaps = true},
          stream, plan, "launching the choice of rows");
 }

@@ -19,12 +19,6 @@ class code_scorer {
     std::uint32_t lists[kScoredOfLanes];
 #pragma unroll
     for (int r = 0; r < kScoredOfLanes; r++) lists[r] = from_.centroids ? from_.list_of(slots[r]) : 0;
-    return key_of(slots, lists, mine);
-  }
-
-  /// The same if the rows' lists are known.
-  __device__ __forceinline__ std::uint64_t key_of(const slot (&slots)[kScoredOfLanes],
-                                                  const std::uint32_t (&lists)[kScoredOfLanes], int mine) const {
     const std::uint32_t position = from_.position_of(mine == 0 ? slots[0] : slots[1]);
     float sum = 0.0f;
     if constexpr (Form == row_form::any) {

@@ -81,12 +81,12 @@ struct filter_batch {
   std::uint32_t* hit_counts = nullptr;     ///< [count] may exceed the capacity; zero before each search
   std::uint32_t capacity = 0;
   // Where distances are written instead of hits: see written.cuh.
-  __half* distances = nullptr;        ///< [count, region_pages, 32] times the query's scale, by page as lanes have them
-  std::uint32_t region_pages = 0;     ///< of a query, at most
-  std::uint32_t* starts = nullptr;    ///< [count, nprobe] where a list's pages begin, in the query's region
-  std::uint32_t* pages = nullptr;     ///< [count] of the query's lists
-  std::uint32_t* rows = nullptr;      ///< [count] of the query's lists
-  float* scales = nullptr;            ///< [count] powers of two
+  __half* distances = nullptr;      ///< [count, region_pages, 32] times the query's scale, by page as lanes have them
+  std::uint32_t region_pages = 0;   ///< of a query, at most
+  std::uint32_t* starts = nullptr;  ///< [count, nprobe] where a list's pages begin, in the query's region
+  std::uint32_t* pages = nullptr;   ///< [count] of the query's lists
+  std::uint32_t* rows = nullptr;    ///< [count] of the query's lists
+  float* scales = nullptr;          ///< [count] powers of two
   scan_pass sample;
   scan_pass all;
   bool pairs_by_query = false;  ///< all.pairs are the queries, in order, and there before thresholds are

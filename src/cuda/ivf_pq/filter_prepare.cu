@@ -290,13 +290,14 @@ __device__ float scale_of(float largest_base) {
 __global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_constant__ filter_batch batch) {
   join_chain();
   const int lane = threadIdx.x % kWarp;
-  const auto query = static_cast<std::uint32_t>((static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp);
+  const auto query =
+      static_cast<std::uint32_t>((static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp);
   if (query >= static_cast<std::uint32_t>(batch.count)) return;
   const std::int64_t first = static_cast<std::int64_t>(query) * batch.nprobe;
   float largest = 0.0f;
   for (std::int32_t probe = lane; probe < batch.nprobe; probe += kWarp)
-    largest = fmaxf(largest,
-                    fabsf(base_of(batch, query, batch.probes[first + probe], batch.probe_scores[first + probe])));
+    largest =
+        fmaxf(largest, fabsf(base_of(batch, query, batch.probes[first + probe], batch.probe_scores[first + probe])));
   const float scale = scale_of(__uint_as_float(__reduce_max_sync(kFullWarp, __float_as_uint(largest))));
   std::uint32_t pages = 0;
   std::uint32_t rows = 0;
@@ -615,7 +616,8 @@ void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   launch(count_kernel, chained(pairs), stream, batch, kWhat);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
   const unsigned passes = batch.distances ? 1 : 2;
-  launch(plan_kernel, {.grid = dim3(list_blocks, passes), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
+  launch(plan_kernel, {.grid = dim3(list_blocks, passes), .threads = kPlanThreads, .overlaps = true}, stream, batch,
+         kWhat);
   if (batch.distances) return;
   const std::int64_t sampled = static_cast<std::int64_t>(batch.count) * batch.sample.lists_of_query;
   launch(fill_sample_kernel, chained(sampled), stream, batch, kWhat);

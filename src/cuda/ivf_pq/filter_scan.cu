@@ -335,10 +335,13 @@ class scan_block {
     const uint2 place = *reinterpret_cast<const uint2*>(shared_.queries[half] + column);
     const auto write = [&](std::uint32_t begin, float unit_of_query, float base_of_query, int i) {
       if (unit_of_query < 0.0f) return;  // the item has no more queries
-      const auto distance = [&](int tile, int row) { return __fmaf_rn(sums[tile][i + 2 * row], unit_of_query, base_of_query); };
+      const auto distance = [&](int tile, int row) {
+        return __fmaf_rn(sums[tile][i + 2 * row], unit_of_query, base_of_query);
+      };
       const __half2 upper = __floats2half2_rn(distance(0, 0), distance(0, 1));
       const __half2 lower = __floats2half2_rn(distance(1, 0), distance(1, 1));
-      reinterpret_cast<uint2*>(batch_.distances + static_cast<std::int64_t>(begin + page) * core::kPageRows)[lane_ / 4] =
+      reinterpret_cast<uint2*>(batch_.distances +
+                               static_cast<std::int64_t>(begin + page) * core::kPageRows)[lane_ / 4] =
           make_uint2(reinterpret_cast<const std::uint32_t&>(upper), reinterpret_cast<const std::uint32_t&>(lower));
     };
     write(place.x, unit.x, base.x, 0);

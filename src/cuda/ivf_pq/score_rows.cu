@@ -1,15 +1,14 @@
 // Rows that were chosen by written distances, scored to the bit.
 //
 // Pairs of elements that a byte names, and whole numbers of 4 or 8 bits: blocks that fill a multiprocessor, whose warps
-// take the rows of one list that were chosen for one query, eight at a time, 16 lanes a row, and never wait for each
-// other. They go through list after list, so that codes come from memory once and from the L2 cache after that.
-// Codewords are in shared memory in fp32, where the lanes of a row read 16 pieces from as many banks. Rows without
-// centroids, and other codes: a block a query, eight lanes a row.
-// Limit: shared memory and the L1 cache, some 75 accesses for eight rows. History: docs/kernels.md.
+// take eight rows of a query at a time and never wait for each other, 16 lanes a row. Codewords are in shared memory in
+// fp32, where the lanes of a row read 16 pieces from as many banks. Rows without centroids, and other codes: a block a
+// query, eight lanes a row.
+// Limit: memory: of a row 96 bytes lie apart, of which 64 at a time are brought. History: docs/kernels.md.
 #include <algorithm>
 
-#include "cuda/device/chain.cuh"
 #include "cuda/device/bulk_copy.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/ivf_pq/code_scorer.cuh"
 #include "cuda/ivf_pq/written.cuh"
@@ -29,6 +28,9 @@ constexpr std::uint32_t kRows = kWarp / kLanes * kRowsOfLane;  // of a warp at a
 constexpr int kCodewords = 256;
 constexpr int kCodewordBytes = kLanes * sizeof(float2);  // one of each of 16 pieces, in banks of their own
 constexpr int kGroupBytes = kCodewords * kCodewordBytes;
+constexpr std::int64_t kRowsOfPart = 256;  // of a query, which a warp takes at a time, or so
+constexpr std::int64_t kLeastRowsOfPart = 4 * kRows;
+constexpr std::int64_t kPartsOfWarp = 8;  // at least, as far as there are so many
 static_assert(kCodewordBytes < 256, "a factor in a dot product of bytes");
 static_assert(kLanesOfResult == kLanesOfRow, "a row's words are loaded by the lanes that finish it");
 
@@ -50,7 +52,6 @@ struct wide_shared {
   using layout = row_layout<Form, Groups>;
   using codes_of_row = uint4[layout::kSets + 1];  // word v for group v; one is padding, so that rows lie in other banks
   codes_of_row codes[kWideWarps][kRows];
-  std::uint32_t taken;  // segments, by the block's warps
   float2 codewords[layout::kLooksUp ? Groups : 1][layout::kLooksUp ? kCodewords : 1][kLanes];
 };
 
@@ -119,7 +120,8 @@ class pair_decoder<row_form::pairs, Groups> {
   std::uint32_t table_;
 };
 
-/// A warp that scores rows by their codes; lane b of 16 has elements 32 v + 2 b and the next, v below Groups.
+/// A warp that scores rows of queries by their codes; lane b of 16 has elements 32 v + 2 b and the next, v below
+/// Groups.
 template <row_form Form, int Groups, bool L2>
 class wide_scorer {
  public:
@@ -128,61 +130,61 @@ class wide_scorer {
         codes_(plan.codes),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         of_row_(lane_ % kLanes),
+        is_whole_(element(Groups - 1) < plan.codes.dim),
         decode_(plan.codes, shared, lane_ % kLanes),
         here_(shared.codes[threadIdx.x / kWarp]) {}
 
-  /// Replaces the slots of a segment by keys; a warp. While rows are scored, the codes of the next are on their way.
-  __device__ __forceinline__ void run(const chosen_segment& segment) {
-    if (segment.count == 0) return;
-    const float* q = plan_.batch.queries + segment.query * plan_.batch.query_stride;
-    const float* c = codes_.centroids + segment.list * codes_.centroid_stride;
+  /// Scores rows [first, end) of a query; a warp. While some are scored, the codes of the next are on their way, and
+  /// the numbers of those after.
+  __device__ void run(std::int64_t query, std::uint32_t first, std::uint32_t end) {
+    if (first >= end) return;
+    const float* q = plan_.batch.queries + query * plan_.batch.query_stride;
 #pragma unroll
     for (int v = 0; v < Groups; v++) {
-      const std::int32_t i = 2 * (v * kLanes + of_row_);
-      const bool has_first = i < codes_.dim;
-      const bool has_second = i + 1 < codes_.dim;
-      query_[v] = make_float2(has_first ? q[i] : core::kQueryPadding, has_second ? q[i + 1] : core::kQueryPadding);
-      centroid_[v] = make_float2(has_first ? c[i] : 0.0f, has_second ? c[i + 1] : 0.0f);
+      const std::int32_t i = element(v);
+      query_[v].x = i < codes_.dim ? q[i] : core::kQueryPadding;
+      query_[v].y = i + 1 < codes_.dim ? q[i + 1] : core::kQueryPadding;
     }
     const metric by = plan_.answer.results.by;
-    const float inverse_norm = by == metric::cosine ? plan_.batch.inverse_norms[segment.query] : 0.0f;
-    const std::uint32_t n = segment.count;
-    std::uint64_t* rows = plan_.chosen + segment.query * static_cast<std::int64_t>(plan_.room) + segment.begin;
-    const auto slot_at = [&](std::uint32_t i) { return static_cast<slot>(rows[min(i, n - 1)]); };
-    const std::uint32_t of_warp = lane_ / kLanesOfResult;  // which of the warp's rows the lane finishes
-    slot slots = slot_at(lane_);
-    slot ahead = slot_at(kWarp + lane_);
-    row_codes next = codes_of(__shfl_sync(kFullWarp, slots, of_warp));
+    const float inverse_norm = by == metric::cosine ? plan_.batch.inverse_norms[query] : 0.0f;
+    std::uint64_t* rows = plan_.chosen + query * plan_.room;
+    std::uint32_t at = first + lane_ / kLanesOfResult;  // of the row that the lane finishes
+    const auto chosen_at = [&](std::uint32_t i) { return reinterpret_cast<const uint2*>(rows)[min(i, end - 1)]; };
+    uint2 chosen = chosen_at(at);
+    row_codes next = codes_of(chosen);
+    chosen = chosen_at(at + kRows);
 #pragma unroll 1
-    for (std::uint32_t first = 0; first < n; first += kRows) {
+    for (; first < end; first += kRows, at += kRows) {
       const row_codes now = next;
-      const std::uint32_t after = first + kRows;
-      if (after % kWarp == 0) {
-        slots = ahead;
-        ahead = slot_at(after + kWarp + lane_);
-      }
-      next = codes_of(__shfl_sync(kFullWarp, slots, after % kWarp + of_warp));
+      next = codes_of(chosen);
       hand_out(now);
-      const float sum = sum_of_row();
-      if (lane_ % kLanesOfResult == 0 && first + of_warp < n)
-        rows[first + of_warp] = core::row_key(core::score_key(code_score(sum, by, inverse_norm), by), now.position);
+      chosen = chosen_at(at + 2 * kRows);
+      const bool is_one_list = __all_sync(kFullWarp, now.centroid_at == __shfl_sync(kFullWarp, now.centroid_at, 0));
+      const float sum = is_one_list ? sum_of<true>(now.centroid_at) : sum_of<false>(now.centroid_at);
+      if (lane_ % kLanesOfResult == 0 && at < end)
+        rows[at] = core::row_key(core::score_key(code_score(sum, by, inverse_norm), by), now.position);
     }
   }
 
  private:
   using layout = row_layout<Form, Groups>;
   using codes_of_row = typename wide_shared<Form, Groups>::codes_of_row;
+  static constexpr std::uint32_t kPageRows = core::kPageRows;
+
+  __device__ __forceinline__ std::int32_t element(int v) const { return 2 * (v * kLanes + of_row_); }
+  __device__ __forceinline__ std::uint32_t page_bytes() const { return static_cast<std::uint32_t>(codes_.page_bytes); }
 
   /// What is brought of a row: the words of one of its lanes.
   struct row_codes {
     std::uint32_t words[layout::kLaneWords];
     std::uint32_t position;
+    std::uint32_t centroid_at;  // bytes
   };
 
-  __device__ __forceinline__ row_codes codes_of(slot number) const {
-    constexpr std::uint32_t kPageRows = core::kPageRows;
-    const std::byte* page = codes_.pages + number / kPageRows * static_cast<std::uint64_t>(page_bytes());
-    const std::uint32_t row = number % kPageRows;
+  /// Of a row's slot and list.
+  __device__ __forceinline__ row_codes codes_of(const uint2& chosen) const {
+    const std::byte* page = codes_.pages + chosen.x / kPageRows * static_cast<std::uint64_t>(page_bytes());
+    const std::uint32_t row = chosen.x % kPageRows;
     const std::uint32_t first = row / kTileRows * layout::kTileWords +
                                 (row % 8 * kLanesOfRow + lane_ % kLanesOfRow) * layout::kPlaneWords;  // of a lower row
     const auto* from = reinterpret_cast<const std::uint32_t*>(page + first * sizeof(std::uint32_t));
@@ -191,9 +193,9 @@ class wide_scorer {
     for (int i = 0; i < layout::kLaneWords; i++)
       brought.words[i] = row & 8 ? from[layout::word_at(layout::kLaneWords + i)] : from[layout::word_at(i)];
     brought.position = reinterpret_cast<const std::uint32_t*>(page + codes_.positions_at)[row];
+    brought.centroid_at = chosen.y * static_cast<std::uint32_t>(codes_.centroid_stride * sizeof(float));
     return brought;
   }
-  __device__ __forceinline__ std::uint32_t page_bytes() const { return static_cast<std::uint32_t>(codes_.page_bytes); }
 
   /// A row's words go to where those who need them are.
   __device__ __forceinline__ void hand_out(const row_codes& row) const {
@@ -207,19 +209,38 @@ class wide_scorer {
     __syncwarp();
   }
 
-  /// The sum of the lane's row, of those that were handed out; known to all lanes that finish it.
-  __device__ __forceinline__ float sum_of_row() const {
+  /// Elements of a centroid, whose part of the lane is given.
+  __device__ __forceinline__ float2 centroid_of(const float* centroid, int v) const {
+    if (v < Groups - 1 || is_whole_) return *reinterpret_cast<const float2*>(centroid + v * 2 * kLanes);
+    return make_float2(0.0f, 0.0f);
+  }
+
+  /// The sum of the lane's row, whose centroid is given, perhaps the same for all; known to all lanes that finish it.
+  template <bool OneList>
+  __device__ __forceinline__ float sum_of(std::uint32_t centroid_at) const {
+    const auto* centroids = reinterpret_cast<const std::byte*>(codes_.centroids + 2 * of_row_);
+    float2 c[Groups];
+    if constexpr (OneList) {
+#pragma unroll
+      for (int v = 0; v < Groups; v++) c[v] = centroid_of(reinterpret_cast<const float*>(centroids + centroid_at), v);
+    }
     float sums[2 * kRowsOfLane];
 #pragma unroll
     for (int r = 0; r < kRowsOfLane; r++) {
-      const uint4 codes = here_[lane_ / kLanes * kRowsOfLane + r][of_row_ * layout::kSets / kLanes];
+      const int of_warp = lane_ / kLanes * kRowsOfLane + r;
+      const uint4 codes = here_[of_warp][of_row_ * layout::kSets / kLanes];
       const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+      if constexpr (!OneList) {
+        const auto* centroid =
+            reinterpret_cast<const float*>(centroids + __shfl_sync(kFullWarp, centroid_at, of_warp * kLanesOfResult));
+#pragma unroll
+        for (int v = 0; v < Groups; v++) c[v] = centroid_of(centroid, v);
+      }
       float2 p[4];
 #pragma unroll
       for (int v = 0; v < Groups; v++) {
         const float2 w = decode_(words[v], v);
-        p[v] = partial_of<L2>(query_[v],
-                              make_float2(__fadd_rn(centroid_[v].x, w.x), __fadd_rn(centroid_[v].y, w.y)));
+        p[v] = partial_of<L2>(query_[v], make_float2(__fadd_rn(c[v].x, w.x), __fadd_rn(c[v].y, w.y)));
       }
       const float2 sum = sum_of_groups(p);
       sums[2 * r] = sum.x;
@@ -243,42 +264,40 @@ class wide_scorer {
   const decoder& codes_;
   int lane_;
   int of_row_;
+  bool is_whole_;  // whether the last group has elements of the lane
   pair_decoder<Form, Groups> decode_;
   codes_of_row* here_;  // [kRows]
   float2 query_[Groups];
-  float2 centroid_[Groups];
 };
 
 template <row_form Form, int Groups, bool L2>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_score_kernel(const __grid_constant__ written_plan plan) {
   join_chain();
   auto& shared = *reinterpret_cast<wide_shared<Form, Groups>*>(dynamic_shared());
-  if constexpr (Form == row_form::pairs) load_codewords<Groups>(plan.codes, shared);
-  if (threadIdx.x == 0) shared.taken = 0;
-  __syncthreads();
+  if constexpr (Form == row_form::pairs) {
+    load_codewords<Groups>(plan.codes, shared);
+    __syncthreads();
+  }
   wide_scorer<Form, Groups, L2> scorer(plan, shared);
-  const auto count = static_cast<std::uint32_t>(plan.batch.count) * static_cast<std::uint32_t>(plan.batch.nprobe);
-  // Blocks take as many segments in turn as they have warps, which take them as they come: so all of the GPU is at work
-  // on a few neighbouring lists.
-  const auto take = [&] {
-    std::uint32_t number = threadIdx.x % kWarp == 0 ? atomicAdd(&shared.taken, 1u) : 0;
-    number = __shfl_sync(kFullWarp, number, 0);
-    return (number / kWideWarps * gridDim.x + blockIdx.x) * kWideWarps + number % kWideWarps;
-  };
-  const auto segment_at = [&](std::uint32_t i) { return i < count ? plan.segments[i] : chosen_segment{}; };
-  std::uint32_t at = take();
-  chosen_segment next = segment_at(at);
-  while (at < count) {
-    const chosen_segment segment = next;
-    at = take();
-    next = segment_at(at);
-    scorer.run(segment);
+  const std::uint32_t parts = plan.parts;
+  const std::uint32_t count = static_cast<std::uint32_t>(plan.batch.count) * parts;
+  for (std::uint32_t item = threadIdx.x / kWarp * gridDim.x + blockIdx.x; item < count;
+       item += gridDim.x * kWideWarps) {
+    const std::uint32_t query = item / parts;
+    const std::uint32_t n = plan.counts[query];
+    const std::uint32_t rows = ((n + parts - 1) / parts + kRows - 1) / kRows * kRows;
+    scorer.run(query, item % parts * rows, min(n, (item % parts + 1) * rows));
   }
 }
 
 // ---- any codes
 
 constexpr int kThreads = 256;
+
+/// The slot of a row that was chosen.
+struct number_of_slot {
+  __device__ __forceinline__ std::uint32_t operator()(std::uint64_t row) const { return static_cast<slot>(row); }
+};
 
 template <bool L2>
 __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__ written_plan plan) {
@@ -292,7 +311,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__
   const int lane = threadIdx.x % kWarp;
   const code_scorer<row_form::any, L2> scorer(plan.codes, plan.answer.results.by, staged, lane);
   std::uint64_t* rows = plan.chosen + query * static_cast<std::int64_t>(plan.room);
-  replace_keys(rows, threadIdx.x / kWarp * kScoredAtOnce, n, kThreads / kWarp * kScoredAtOnce, lane, number_of_key{},
+  replace_keys(rows, threadIdx.x / kWarp * kScoredAtOnce, n, kThreads / kWarp * kScoredAtOnce, lane, number_of_slot{},
                scorer);
 }
 
@@ -326,13 +345,22 @@ wide_kernel wide_kernel_of(row_form form, std::int32_t dim, bool l2) {
   }
 }
 
+/// Parts that queries are cut into, so that warps have as many rows to score.
+std::uint32_t parts_of(const written_plan& plan, int multiprocessors) {
+  const std::int64_t rows = plan.answer.by_code;
+  const std::int64_t wanted = kPartsOfWarp * multiprocessors * kWideWarps;
+  const std::int64_t parts = std::max(rows / kRowsOfPart, wanted / plan.batch.count);
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(parts, 1, rows / kLeastRowsOfPart + 1));
+}
+
 }  // namespace
 
-void launch_score_rows(cudaStream_t stream, const written_plan& plan, int multiprocessors) {
+void launch_score_rows(cudaStream_t stream, written_plan plan, int multiprocessors) {
   constexpr const char* kWhat = "launching the scores of chosen rows";
   const bool l2 = plan.answer.results.by == metric::l2;
   const row_form form = row_form_of(plan.codes);
   if (form != row_form::any && plan.codes.centroids) {
+    plan.parts = parts_of(plan, multiprocessors);
     const wide_kernel wide = wide_kernel_of(form, plan.codes.dim, l2);
     return launch(wide.kernel,
                   {.grid = dim3(static_cast<unsigned>(multiprocessors)),

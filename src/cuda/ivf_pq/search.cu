@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
@@ -27,7 +28,8 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr std::int64_t kMaxBatch = 16'384;
-constexpr std::int64_t kBatchBytes = std::int64_t{4} << 30;    // of what grows with the queries of a batch
+constexpr std::int64_t kBatchBytes = std::int64_t{3} << 29;    // of what grows with the queries of a batch
+constexpr std::int64_t kWrittenBytes = std::int64_t{5} << 29;  // the same where distances are written
 constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
@@ -52,8 +54,11 @@ constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut f
 constexpr std::int64_t kLeastChunkPages = 64;
 constexpr std::int64_t kMostChunkPages = 512;
 constexpr std::int64_t kItemsPerMultiprocessor = 64;  // at least, as far as there are so many
-constexpr std::int64_t kLeastWritten = 256;                        // rows by code, from which distances are written
-constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 14;  // of a query's distances: a MiB
+// Rows by code, from which distances are written: whole numbers are decoded faster where hits are collected.
+constexpr std::int64_t kLeastWritten = 128;
+constexpr std::int64_t kLeastWrittenOfNumbers = 320;
+constexpr std::int64_t kLeastWrittenBatch = 1024;                 // queries: fewer of a larger search are not worth it
+constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 15;  // of a query's distances: 2 MiB
 constexpr std::int32_t kMostChunks = 16;
 constexpr std::int32_t kChunkPagesOfFew = 8;
 constexpr std::int32_t kMostChunksOfFew = 64;
@@ -103,19 +108,22 @@ struct search_shape_of_batch {
 /// Pages that the lists of a query have together, at most.
 std::int64_t most_pages(const core::ivf_pq_lists& lists, std::int64_t nprobe) {
   const std::int64_t of_longest = (lists.longest + core::kPageRows - 1) / core::kPageRows;
-  return std::min(nprobe * of_longest, lists.rows / core::kPageRows + nprobe);
+  const std::int64_t of_all = std::min(nprobe * of_longest, lists.rows / core::kPageRows + nprobe);
+  const bool is_known = lists.longest_pages != nullptr && nprobe <= core::kLongestLists;
+  return is_known ? std::min(of_all, lists.longest_pages[nprobe]) : of_all;
 }
 
-/// The shape of a batch: many rows by code are answered from distances that a scan writes out.
-search_shape_of_batch shape_of_batch(const core::ivf_pq_shape& shape, const core::ivf_pq_lists& lists,
-                                     std::int64_t queries, std::int64_t nprobe, std::int64_t k,
-                                     std::int64_t refine_ratio) {
-  search_shape_of_batch batch{queries, nprobe, rows_by_code(k, refine_ratio)};
-  const std::int64_t pages = most_pages(lists, nprobe);
-  const bool writes = refine_ratio == 0 && k >= kLeastWritten && k <= kFilterMaxResults && has_filter(shape) &&
-                      !core::forced_hits() && nprobe <= kWrittenMaxLists && pages <= kMostRegionPages;
-  if (writes) batch.region_pages = pages;
-  return batch;
+/// The shape of a batch that is answered from distances which a scan writes out; none if that does not serve it.
+std::optional<search_shape_of_batch> written_shape(const core::ivf_pq_shape& shape, const core::ivf_pq_lists& lists,
+                                                   const search_shape_of_batch& batch, bool refines) {
+  search_shape_of_batch written = batch;
+  written.region_pages = std::max<std::int64_t>(most_pages(lists, batch.nprobe), 1);
+  const bool serves = !refines && batch.by_code >= (shape.uniform ? kLeastWrittenOfNumbers : kLeastWritten) &&
+                      batch.by_code <= kFilterMaxResults && batch.nprobe <= core::kLongestLists && has_filter(shape) &&
+                      !core::forced_hits() && core::forced_ivf_pq_way() != core::ivf_pq_way::decode &&
+                      written.region_pages <= kMostRegionPages;
+  if (!serves) return std::nullopt;
+  return written;
 }
 
 /// Pages of an item, of a long list: the more of them, the fewer ends of items to wait at.
@@ -142,8 +150,7 @@ struct search_memory {
   std::int64_t exact_capacity = 0;
   std::int32_t exact_blocks = 0;
   filter_batch filter;
-  chosen_segment* segments = nullptr;  // where distances are written
-  std::uint64_t* chosen = nullptr;
+  std::uint64_t* chosen = nullptr;  // where distances are written
   std::uint32_t* chosen_counts = nullptr;
 };
 
@@ -207,7 +214,6 @@ void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shap
   filter.scales = carve.take<float>(batch.queries);
   carve_pass(carve, filter.all, pairs, shape, false);
   carve_zeroed(carve, filter, shape.nlist);
-  memory.segments = carve.take<chosen_segment>(pairs);
   memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
   memory.chosen_counts = carve.take<std::uint32_t>(batch.queries);
 }
@@ -296,21 +302,17 @@ std::int64_t bytes_of_shape(const core::ivf_pq_model& model, const search_shape_
   return carve.taken();
 }
 
-/// Bytes that suffice for all searches of no more than this. Those of few rows by code are filtered, others may not be.
-std::int64_t bytes_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                      const core::ivf_pq_limits& limits, std::int64_t queries, int multiprocessors) {
+/// Bytes that suffice for all searches of no more than this, but those that write distances. Those of few rows by code
+/// are filtered, others may not be.
+std::int64_t bytes_of(const core::ivf_pq_model& model, const core::ivf_pq_limits& limits, std::int64_t queries,
+                      int multiprocessors) {
   const search_shape_of_batch batch{queries, limits.max_nprobe, rows_by_code(limits.max_k, limits.max_refine_ratio)};
   search_shape_of_batch filtered = batch;
   filtered.by_code = std::min(batch.by_code, kFilterMaxRows);
   search_shape_of_batch proved = batch;  // more lists are sampled where no threshold need be guessed
   proved.by_code = std::min(filtered.by_code, batch.nprobe * kGroupsOfList);
-  search_shape_of_batch written = batch;
-  written.by_code = std::min(limits.max_k, kFilterMaxResults);
-  written.nprobe = std::min(limits.max_nprobe, kWrittenMaxLists);
-  if (limits.max_k >= kLeastWritten && has_filter(model.shape))
-    written.region_pages = std::min(most_pages(lists, written.nprobe), kMostRegionPages);
   return std::max({bytes_of_shape(model, batch, multiprocessors), bytes_of_shape(model, filtered, multiprocessors),
-                   bytes_of_shape(model, proved, multiprocessors), bytes_of_shape(model, written, multiprocessors)});
+                   bytes_of_shape(model, proved, multiprocessors)});
 }
 
 exact_search_plan exact_plan_of(const search_memory& memory, const decoder& codes, const answer_plan& answer,
@@ -403,9 +405,7 @@ struct waiting_host {
 
 void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, search_scratch& scratch,
                   const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
-                  int multiprocessors, const waiting_host& host = {}) {
-  const search_shape_of_batch batch =
-      shape_of_batch(model.shape, lists, request.query_count, request.nprobe, request.k, request.refine_ratio);
+                  const search_shape_of_batch& batch, int multiprocessors, const waiting_host& host = {}) {
   carver carve(scratch.memory.get());
   search_memory memory = memory_of(carve, model.shape, model.rotation != nullptr, batch, multiprocessors);
 
@@ -463,7 +463,6 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
     written.batch = filter;
     written.codes = codes;
     written.answer = answer;
-    written.segments = memory.segments;
     written.chosen = memory.chosen;
     written.counts = memory.chosen_counts;
     written.room = static_cast<std::uint32_t>(written_room(batch.by_code));
@@ -508,19 +507,35 @@ std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
   }
 }
 
+/// Bytes of the largest batches that write distances, of no more than `most` together; 0 if no search does.
+std::int64_t written_bytes(const search_scratch& scratch, const core::ivf_pq_model& model,
+                           const core::ivf_pq_lists& lists, std::int64_t most, int multiprocessors) {
+  const search_shape_of_batch batch{scratch.most_queries, std::min(scratch.limits.max_nprobe, core::kLongestLists),
+                                    std::min(scratch.limits.max_k, kFilterMaxResults)};
+  auto written = written_shape(model.shape, lists, batch, false);
+  if (!written) return 0;
+  const auto bytes = [&](std::int64_t share) {
+    written->queries = share;
+    return bytes_of_shape(model, *written, multiprocessors);
+  };
+  return bytes(share_that_fits(scratch.most_queries, [&](std::int64_t share) { return bytes(share) <= most; }));
+}
+
 /// Takes memory for all searches up to the limits, of batches of as many queries as what a batch may take has room for,
 /// or half of that, and so on, where the GPU has less.
 void take_memory(search_scratch& scratch, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
                  int multiprocessors) {
-  const auto bytes_of_share = [&](std::int64_t share) {
-    return bytes_of(model, lists, scratch.limits, share, multiprocessors);
-  };
-  for (std::int64_t most = kBatchBytes + kExactBytes;; most /= 2) {
-    scratch.batch =
-        share_that_fits(scratch.most_queries, [&](std::int64_t share) { return bytes_of_share(share) <= most; });
+  for (std::int64_t part = 1;; part *= 2) {
+    const std::int64_t most = (kBatchBytes + kExactBytes) / part;
+    scratch.batch = share_that_fits(scratch.most_queries, [&](std::int64_t share) {
+      return bytes_of(model, scratch.limits, share, multiprocessors) <= most;
+    });
     const bool is_cut = scratch.batch < scratch.most_queries;  // then smaller searches have use for all of it
+    const std::int64_t written =
+        written_bytes(scratch, model, lists, (kWrittenBytes + kExactBytes) / part, multiprocessors);
     try {
-      scratch.memory = device_memory(std::max(bytes_of_share(scratch.batch), is_cut ? most : 0));
+      scratch.memory = device_memory(
+          std::max({bytes_of(model, scratch.limits, scratch.batch, multiprocessors), is_cut ? most : 0, written}));
       return;
     } catch (const out_of_memory&) {
       if (scratch.batch == 1) throw;
@@ -528,19 +543,36 @@ void take_memory(search_scratch& scratch, const core::ivf_pq_model& model, const
   }
 }
 
-/// How many queries of a search go through its scratch at once: more of smaller ones than of the largest. `results` is
-/// how many there is room for.
-std::int64_t batch_of(const search_scratch& scratch, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                      const core::ivf_pq_request& request, std::int64_t results, int multiprocessors) {
+/// How a search goes through its scratch: the shape of a batch of as many queries as go through it at once, more of
+/// smaller searches than of the largest. `results` is how many there is room for.
+search_shape_of_batch batch_of(const search_scratch& scratch, const core::ivf_pq_model& model,
+                               const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
+                               std::int64_t results, int multiprocessors) {
   const bool is_flat =  // which has memory for scratch.batch
       core::forced_ivf_pq_way() == core::ivf_pq_way::decode || !has_coarse(model.shape.dim, request.nprobe);
-  return share_that_fits(std::min(scratch.most_queries, request.query_count), [&](std::int64_t share) {
-    if (share <= scratch.batch) return true;
-    const search_shape_of_batch batch =
-        shape_of_batch(model.shape, lists, share, request.nprobe, request.k, request.refine_ratio);
-    return !is_flat && share * request.k <= results &&
-           bytes_of_shape(model, batch, multiprocessors) <= scratch.memory.bytes();
+  search_shape_of_batch batch{std::min(scratch.most_queries, request.query_count), request.nprobe,
+                              rows_by_code(request.k, request.refine_ratio)};
+  const auto has_room = [&](std::int64_t share) {
+    return share <= scratch.batch || (!is_flat && share * request.k <= results);
+  };
+  const auto bytes = [&](search_shape_of_batch shape, std::int64_t share) {
+    shape.queries = share;
+    return bytes_of_shape(model, shape, multiprocessors);
+  };
+  if (auto written = written_shape(model.shape, lists, batch, request.refine_ratio > 0)) {
+    const std::int64_t share = share_that_fits(batch.queries, [&](std::int64_t part) {
+      return has_room(part) && bytes(*written, part) <= scratch.memory.bytes();
+    });
+    if (share >= std::min(batch.queries, kLeastWrittenBatch) && bytes(*written, share) <= scratch.memory.bytes()) {
+      written->queries = share;
+      return *written;
+    }
+  }
+  const std::int64_t most = std::min(scratch.memory.bytes(), kBatchBytes + kExactBytes);
+  batch.queries = share_that_fits(batch.queries, [&](std::int64_t share) {
+    return share <= scratch.batch || (has_room(share) && bytes(batch, share) <= most);
   });
+  return batch;
 }
 
 }  // namespace
@@ -597,14 +629,15 @@ void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops
                    const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
   constexpr std::int64_t kAnyResults = std::numeric_limits<std::int64_t>::max();  // they go where they belong
-  const std::int64_t batch = batch_of(scratch, model, lists, request, kAnyResults, multiprocessors);
-  for (std::int64_t first = 0; first < request.query_count; first += batch) {
+  search_shape_of_batch batch = batch_of(scratch, model, lists, request, kAnyResults, multiprocessors);
+  const std::int64_t most = batch.queries;
+  for (std::int64_t first = 0; first < request.query_count; first += most) {
     core::ivf_pq_request part = request;
-    part.query_count = std::min(batch, request.query_count - first);
+    batch.queries = part.query_count = std::min(most, request.query_count - first);
     part.queries = request.queries + first * request.query_stride;
     part.scores = request.scores + first * request.k;
     part.ids = request.ids + first * request.k;
-    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors);
+    search_batch(stream, backend, ops, scratch, model, lists, part, batch, multiprocessors);
   }
 }
 
@@ -614,10 +647,12 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
   auto& scratch = static_cast<search_scratch&>(memory);
   const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
   auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // carved first
-  const std::int64_t most = batch_of(scratch, model, lists, request, scratch.batch * scratch.limits.max_k, multiprocessors);
+  search_shape_of_batch batch =
+      batch_of(scratch, model, lists, request, scratch.batch * scratch.limits.max_k, multiprocessors);
+  const std::int64_t most = batch.queries;
   for (std::int64_t first = 0; first < request.query_count; first += most) {
     core::ivf_pq_request part = request;
-    part.query_count = std::min(most, request.query_count - first);
+    batch.queries = part.query_count = std::min(most, request.query_count - first);
     const auto entries = static_cast<std::size_t>(part.query_count * request.k);
     const bool mapped =
         static_cast<std::int64_t>(entries * (sizeof(float) + sizeof(std::int64_t))) <= kMappedResultBytes;
@@ -626,7 +661,6 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
     part.scores = mapped ? reinterpret_cast<float*>(part.ids + entries) : static_cast<float*>(scratch.scores.get());
     if (request.stats) check(cudaMemsetAsync(counters, 0, 2 * sizeof *counters, stream), "clearing the counters");
 
-    const search_shape_of_batch batch{part.query_count, request.nprobe, rows_by_code(request.k, request.refine_ratio)};
     waiting_host host;
     if (mapped && part.query_count == 1 && !model.rotation && goes_by_few(model.shape, batch, lists)) {
       host.query = request.queries + first * request.query_stride;
@@ -639,7 +673,7 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
                               static_cast<std::size_t>(part.query_count), cudaMemcpyHostToDevice, stream),
             "sending queries to the GPU");
     }
-    search_batch(stream, backend, ops, scratch, model, lists, part, multiprocessors, host);
+    search_batch(stream, backend, ops, scratch, model, lists, part, batch, multiprocessors, host);
     if (!mapped) {
       check(cudaMemcpyAsync(request.scores + first * request.k, part.scores, entries * sizeof(float),
                             cudaMemcpyDeviceToHost, stream),

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sort_kernel(const __grid_co
   auto* spare = reinterpret_cast<std::uint64_t*>(dynamic_shared() + kSharedHead);
   const std::int64_t query = blockIdx.x;
   const std::uint32_t n = plan.counts[query];
-  if (n == 0 && plan.batch.rows[query] > 0) return;  // left to others
+  if (n == 0 && plan.batch.rows[query] > 0) return;       // left to others
   std::uint64_t* keys = plan.chosen + query * plan.room;  // read a few times, from the L1 cache
   if (write_sorted<kThreads>(plan.answer.results, query, keys, n, spare, plan.room, shared.bins, shared.select)) return;
   write_answer<kThreads>(plan.answer, query, keys, n, spare, nullptr, shared.select);

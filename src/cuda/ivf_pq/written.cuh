@@ -8,28 +8,18 @@
 
 namespace shortlist::cuda {
 
-inline constexpr std::int64_t kWrittenMaxLists = 256;  ///< of a query
-
-/// Rows of one list that were chosen for one query.
-struct alignas(16) chosen_segment {
-  std::uint32_t query;
-  std::uint32_t begin;  ///< among the query's
-  std::uint32_t count;
-  std::uint32_t list;
-};
-
 struct written_plan {
   filter_batch batch;
   decoder codes;
   answer_plan answer;
-  chosen_segment* segments = nullptr;   ///< [count, nprobe] list after list, as pairs are
-  std::uint64_t* chosen = nullptr;      ///< [count, room] slots of a query's rows, list after list, then keys
+  std::uint64_t* chosen = nullptr;      ///< [count, room] rows of a query: list and slot, then keys
   std::uint32_t* counts = nullptr;      ///< [count] of those; 0 of queries that are not answered
   std::uint32_t room = 0;               ///< of a query
   std::uint32_t* unanswered = nullptr;  ///< queries that distances do not serve
   std::uint32_t* unanswered_count = nullptr;
   unsigned long long* decoded = nullptr;  ///< counts rows
-  std::uint32_t pick_room = 0;            ///< of a block that chooses
+  std::uint32_t pick_room = 0;            ///< of a warp that chooses
+  std::uint32_t parts = 1;                ///< that a query is scored in
 };
 
 /// Rows that may be chosen of a query, at most, for answers of so many.
@@ -38,7 +28,7 @@ std::int64_t written_room(std::int64_t by_code);
 void launch_written_answers(cudaStream_t stream, const written_plan& plan, int multiprocessors);
 
 void launch_choose_rows(cudaStream_t stream, written_plan plan);
-void launch_score_rows(cudaStream_t stream, const written_plan& plan, int multiprocessors);
+void launch_score_rows(cudaStream_t stream, written_plan plan, int multiprocessors);
 void launch_sort_rows(cudaStream_t stream, const written_plan& plan);
 
 }  // namespace shortlist::cuda
