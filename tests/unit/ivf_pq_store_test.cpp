@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -64,6 +65,7 @@ std::string contents(const parts& of) {
   append(of.rows.kept.ids().all());
   const core::ivf_pq_lists lists = of.rows.lists();
   append(std::span(lists.sizes, 5));
+  append(std::span(lists.longest_pages, core::kLongestLists + 1));
   append(std::span(lists.ids, lists.ids ? static_cast<std::size_t>(count) : 0));
   append(std::span(static_cast<const char*>(lists.kept.rows),
                    static_cast<std::size_t>(lists.kept.count * lists.kept.row_stride_bytes)));
@@ -96,6 +98,13 @@ void expect_clean_pages(const parts& of, const std::string& what) {
           << what << ", list " << list << ", place " << place;
     }
   }
+  std::vector<std::int64_t> longest(5);
+  for (std::size_t list = 0; list < 5; ++list) longest[list] = lists.first[list + 1] - lists.first[list];
+  std::ranges::sort(longest, std::greater<>());
+  for (std::size_t i = 0; i <= core::kLongestLists; ++i)
+    EXPECT_EQ(lists.longest_pages[i],
+              std::accumulate(longest.begin(), longest.begin() + std::min<std::ptrdiff_t>(i, 5), 0))
+        << what << ", " << i << " lists";
   EXPECT_EQ(used.size(), pages) << what << ": a page belongs to one list";
   EXPECT_GT(page_bytes, 0);
 }

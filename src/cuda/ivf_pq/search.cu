@@ -5,8 +5,9 @@
 // A batch: the nprobe best centroids of each query, by flat search -> queries become columns, pairs of query and list
 // are grouped by list -> a sample of the nearest lists gives each query a threshold -> all lists are scanned on the
 // matrix units, rows that reach the threshold are kept -> their scores, and with refining those of the rows themselves,
-// to the bit -> the answers. Queries that the filter cannot serve have all rows of their lists decoded instead: the
-// device decides, the launches depend on shapes alone.
+// to the bit -> the answers. For many rows by code, not refined, the scan writes all distances out instead, and the
+// best are chosen from those. Queries that the filter cannot serve have all rows of their lists decoded: the device
+// decides, the launches depend on shapes alone.
 #include <algorithm>
 #include <bit>
 #include <limits>
