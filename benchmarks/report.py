@@ -4,6 +4,7 @@ and rows, from the committed results in benchmarks/results/. `--check` writes no
 change."""
 
 import argparse
+import collections
 import json
 import math
 import pathlib
@@ -91,12 +92,19 @@ README_WORK = {
 
 
 def load_results():
-    """[(machine, campaign, document)], GPUs before CPUs."""
+    """[(machine, campaign, document)], GPUs before CPUs, and of those the one that has the most campaigns."""
     found = []
     for path in sorted((ROOT / "benchmarks/results").glob("*/*.json")):
         if path.stem in CAMPAIGN_ORDER:
             found.append((path.parent.name, path.stem, json.loads(path.read_text(encoding="utf-8"))))
-    return sorted(found, key=lambda f: (f[0].startswith("cpu"), f[0], CAMPAIGN_ORDER.index(f[1])))
+    campaigns = collections.Counter(machine for machine, _, _ in found)
+
+    def place(one):
+        machine, campaign, document = one
+        is_cpu = "gpu" not in document["machine"]
+        return is_cpu, 0 if is_cpu else -campaigns[machine], machine, CAMPAIGN_ORDER.index(campaign)
+
+    return sorted(found, key=place)
 
 
 def number(value):

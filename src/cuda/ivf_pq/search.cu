@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::int64_t kMaxBatch = 16'384;
 constexpr std::int64_t kBatchBytes = std::int64_t{3} << 29;    // of what grows with the queries of a batch
-constexpr std::int64_t kWrittenBytes = std::int64_t{5} << 29;  // the same where distances are written
+constexpr std::int64_t kWrittenBytes = std::int64_t{7} << 29;  // the same where distances are written
 constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
