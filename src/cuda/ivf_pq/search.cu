@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <optional>
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
@@ -20,6 +19,7 @@
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
 #include "cuda/ivf_pq/search.hpp"
+#include "cuda/ivf_pq/search_plan.cuh"
 #include "cuda/ivf_pq/written.cuh"
 #include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/check.cuh"
@@ -29,261 +29,11 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr std::int64_t kMaxBatch = 16'384;
-constexpr std::int64_t kBatchBytes = std::int64_t{3} << 29;    // of what grows with the queries of a batch
-constexpr std::int64_t kWrittenBytes = std::int64_t{7} << 29;  // the same where distances are written
-constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
-constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
-constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
-constexpr std::int64_t kLeastSampled = 2;   // lists of a query
-constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
-constexpr std::int64_t kManyProbes = 16;
-constexpr std::int64_t kHitsForSample = 1024;    // of a query, which a sample is to leave room for
-constexpr std::int64_t kMostSampled = 256;       // whose minima shared memory holds
-constexpr std::uint32_t kSampledPages = 16;      // of a list
-constexpr std::uint32_t kLeastSampledPages = 8;  // the same where looser thresholds cost less, or are guessed
-constexpr std::uint32_t kFewByCode = 16;         // for so few rows by code
-constexpr std::int64_t kLeastGuessed = 48;       // for so many
-constexpr std::int64_t kMostGuessedLists = 32;   // sampled, if their groups are fewer than the rows by code
-constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
-constexpr std::int64_t kCounts = 5;
-constexpr std::int64_t kScoredQueries = 1024;
-constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 23;  // by queries
-constexpr std::int64_t kFewRows = 400'000;                        // by queries: more are filtered
 constexpr std::int64_t kMappedResultBytes = 64 * 1024;  // larger results are copied down instead of written through
 constexpr std::int64_t kFlagBytes = 64;
-constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut finer, to be spread over the GPU
-constexpr std::int64_t kLeastChunkPages = 64;
-constexpr std::int64_t kMostChunkPages = 512;
-constexpr std::int64_t kItemsPerMultiprocessor = 64;  // at least, as far as there are so many
-// Rows by code, from which distances are written: whole numbers are decoded faster where hits are collected.
-constexpr std::int64_t kLeastWritten = 128;
-constexpr std::int64_t kLeastWrittenOfNumbers = 320;
-constexpr std::int64_t kLeastWrittenBatch = 1024;                 // queries: fewer of a larger search are not worth it
-constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 15;  // of a query's distances: 2 MiB
-constexpr std::int32_t kMostChunks = 16;
-constexpr std::int32_t kChunkPagesOfFew = 8;
-constexpr std::int32_t kMostChunksOfFew = 64;
-
-std::int64_t rows_by_code(std::int64_t k, std::int64_t refine_ratio) {
-  return k * std::max<std::int64_t>(refine_ratio, 1);
-}
-
-bool guesses_thresholds(std::int64_t by_code) { return by_code >= kLeastGuessed; }
-
-std::int64_t sampled_lists(std::int64_t by_code, std::int64_t nprobe) {
-  const std::int64_t least = nprobe > kManyProbes ? kSampledOfMany : kLeastSampled;
-  const std::int64_t for_groups = (kSampledPerRow * by_code + kGroupsOfList - 1) / kGroupsOfList;
-  const std::int64_t for_room = nprobe * by_code / kHitsForSample;  // if rows of far lists are as good
-  const std::int64_t sampled = std::min({nprobe, kMostSampled, std::max({least, for_groups, for_room})});
-  return sampled * kGroupsOfList < by_code ? std::min(sampled, kMostGuessedLists) : sampled;
-}
-
-bool can_filter(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
-  return has_filter(shape) && by_code <= kFilterMaxRows &&
-         (guesses_thresholds(by_code) || sampled_lists(by_code, nprobe) * kGroupsOfList >= by_code);
-}
-
-bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
-  return core::forced_ivf_pq_way() != core::ivf_pq_way::decode && can_filter(shape, by_code, nprobe);
-}
-
-/// Whether the queries' lists are found by the scores or estimates of all centroids.
-bool scores_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe) {
-  const auto forced = core::forced_ivf_pq_way();
-  return (!forced || forced == core::ivf_pq_way::few) && queries <= kScoredQueries &&
-         queries * shape.nlist <= kScoredCentroids && has_nearest_lists(shape.dim, shape.nlist, nprobe);
-}
-
-/// Items of a pass, at most: a list's pairs make groups, of which all but one are full.
-std::int64_t most_items(std::int64_t pairs, std::int64_t nlist, std::int64_t queries_of_item, std::int64_t chunks) {
-  return (2 * pairs / queries_of_item + std::min(pairs, nlist)) * chunks;
-}
-
-struct search_shape_of_batch {
-  std::int64_t queries = 0;
-  std::int64_t nprobe = 0;
-  std::int64_t by_code = 0;
-  std::int64_t region_pages = 0;  // of a query whose distances are written; 0: hits are collected
-};
-
-/// Pages that the lists of a query have together, at most.
-std::int64_t most_pages(const core::ivf_pq_lists& lists, std::int64_t nprobe) {
-  const std::int64_t of_longest = (lists.longest + core::kPageRows - 1) / core::kPageRows;
-  const std::int64_t of_all = std::min(nprobe * of_longest, lists.rows / core::kPageRows + nprobe);
-  const bool is_known = lists.longest_pages != nullptr && nprobe <= core::kLongestLists;
-  return is_known ? std::min(of_all, lists.longest_pages[nprobe]) : of_all;
-}
-
-/// The shape of a batch that is answered from distances which a scan writes out; none if that does not serve it.
-std::optional<search_shape_of_batch> written_shape(const core::ivf_pq_shape& shape, const core::ivf_pq_lists& lists,
-                                                   const search_shape_of_batch& batch, bool refines) {
-  search_shape_of_batch written = batch;
-  written.region_pages = std::max<std::int64_t>(most_pages(lists, batch.nprobe), 1);
-  const bool serves = !refines && batch.by_code >= (shape.uniform ? kLeastWrittenOfNumbers : kLeastWritten) &&
-                      batch.by_code <= kFilterMaxResults && batch.nprobe <= core::kLongestLists && has_filter(shape) &&
-                      !core::forced_hits() && core::forced_ivf_pq_way() != core::ivf_pq_way::decode &&
-                      written.region_pages <= kMostRegionPages;
-  if (!serves) return std::nullopt;
-  return written;
-}
-
-/// Pages of an item, of a long list: the more of them, the fewer ends of items to wait at.
-std::uint32_t chunk_pages(const core::ivf_pq_lists& lists, std::int64_t nlist, const search_shape_of_batch& batch,
-                          int multiprocessors) {
-  const std::int64_t pages = lists.rows / nlist * std::min(batch.queries * batch.nprobe, nlist) / core::kPageRows;
-  return static_cast<std::uint32_t>(
-      std::clamp(pages / (kItemsPerMultiprocessor * multiprocessors), kLeastChunkPages, kMostChunkPages));
-}
-
-struct search_memory {
-  few_control* few = nullptr;  // of each query; zero between searches
-  std::uint64_t* few_keys = nullptr;
-  std::byte* nearest = nullptr;
-  std::byte* coarse = nullptr;
-  std::int64_t* probes = nullptr;
-  float* probe_scores = nullptr;
-  float* turned = nullptr;
-  std::uint32_t* unanswered = nullptr;  // by the first scan
-  std::uint32_t* counts = nullptr;      // of the three lists of queries, then the items of a retry and its next
-  retry_plan retry;
-  unsigned long long* counters = nullptr;  // rows decoded, queries not filtered
-  std::uint64_t* exact_keys = nullptr;
-  std::int64_t exact_capacity = 0;
-  std::int32_t exact_blocks = 0;
-  filter_batch filter;
-  std::uint64_t* chosen = nullptr;  // where distances are written
-  std::uint32_t* chosen_counts = nullptr;
-};
-
-/// The estimate of the rows to look at takes each query to probe the longest list.
-bool goes_by_few(const core::ivf_pq_shape& shape, const search_shape_of_batch& batch, const core::ivf_pq_lists& lists) {
-  if (!scores_centroids(shape, batch.queries, batch.nprobe) ||
-      !has_few_search(shape.dim, batch.queries, batch.by_code, batch.nprobe))
-    return false;
-  return core::forced_ivf_pq_way() || !is_filtered(shape, batch.by_code, batch.nprobe) ||
-         batch.queries * (lists.longest + (batch.nprobe - 1) * (lists.rows / shape.nlist)) <= kFewRows;
-}
-
-void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::ivf_pq_shape& shape, bool sample) {
-  pass.queries_of_item = queries_of_item(shape, sample);
-  pass.offsets = carve.take<std::uint32_t>(shape.nlist);
-  pass.pairs = carve.take<scan_pair>(pairs);
-  const std::int64_t few = std::min(pairs, kFewPairs);
-  pass.items =
-      carve.take<scan_item>(sample ? most_items(pairs, shape.nlist, pass.queries_of_item, 1)
-                                   : std::max(most_items(few, shape.nlist, pass.queries_of_item, kMostChunksOfFew),
-                                              most_items(pairs, shape.nlist, pass.queries_of_item, kMostChunks)));
-}
-
-/// What is zero before each search.
-void carve_zeroed(carver& carve, filter_batch& filter, std::int64_t nlist) {
-  constexpr std::int64_t kNumbers = 3;  // beside the counts
-  filter.zeroed_bytes = 2 * (nlist + kNumbers) * static_cast<std::int64_t>(sizeof(std::uint32_t));
-  auto* at = carve.take<std::uint32_t>(2 * (nlist + kNumbers));
-  filter.zeroed = at;
-  for (scan_pass* pass : {&filter.sample, &filter.all}) {
-    pass->counts = at;
-    pass->pair_count = at + nlist;
-    pass->item_count = at + nlist + 1;
-    pass->next_item = at + nlist + 2;
-    at += nlist + kNumbers;
-  }
-}
-
-/// What is known of queries, however their rows are found.
-void carve_queries(carver& carve, filter_batch& filter, const core::ivf_pq_shape& shape,
-                   const search_shape_of_batch& batch) {
-  filter.columns = carve.take<__half>(batch.queries * page_layout(shape).padded_halves());
-  filter.margins = carve.take<float>(batch.queries);
-  filter.shares = carve.take<float>(batch.queries);
-  filter.inverse_norms = carve.take<float>(batch.queries);
-  filter.hit_counts = carve.take<std::uint32_t>(batch.queries);
-  filter.places = carve.take<std::uint32_t>(batch.queries * batch.nprobe);
-}
-
-/// What a batch takes whose distances are written out.
-void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shape& shape,
-                   const search_shape_of_batch& batch) {
-  filter_batch& filter = memory.filter;
-  const std::int64_t pairs = batch.queries * batch.nprobe;
-  carve_queries(carve, filter, shape, batch);
-  filter.region_pages = static_cast<std::uint32_t>(batch.region_pages);
-  filter.distances = carve.take<__half>(batch.queries * batch.region_pages * core::kPageRows);
-  filter.starts = carve.take<std::uint32_t>(pairs);
-  filter.pages = carve.take<std::uint32_t>(batch.queries);
-  filter.rows = carve.take<std::uint32_t>(batch.queries);
-  filter.scales = carve.take<float>(batch.queries);
-  carve_pass(carve, filter.all, pairs, shape, false);
-  carve_zeroed(carve, filter, shape.nlist);
-  memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
-  memory.chosen_counts = carve.take<std::uint32_t>(batch.queries);
-}
-
-search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool turns, const search_shape_of_batch& batch,
-                        int multiprocessors) {
-  search_memory memory;
-  const std::int64_t pairs = batch.queries * batch.nprobe;
-  memory.counters = carve.take<unsigned long long>(2);
-  memory.few = carve.take<few_control>(kFewQueries);
-  if (has_nearest_lists(shape.dim, shape.nlist, 1)) {
-    const std::int64_t few = std::min(batch.queries, kFewQueries);
-    const std::int64_t parts = few + few_search_parts(1, multiprocessors);  // of all queries, at most
-    memory.few_keys = carve.take<std::uint64_t>(parts * std::min<std::int64_t>(batch.by_code, kFewMaxRows));
-    memory.nearest = carve.take<std::byte>(nearest_lists_bytes(
-        shape.dim, std::min(batch.queries * shape.nlist, kScoredCentroids), std::min(batch.queries, kScoredQueries)));
-  }
-  if (has_coarse(shape.dim, batch.nprobe)) {
-    memory.coarse = carve.take<std::byte>(
-        coarse_search_bytes(shape.dim, shape.nlist, batch.queries, batch.nprobe, multiprocessors));
-  }
-  memory.counts = carve.take<std::uint32_t>(kCounts);
-  memory.unanswered = carve.take<std::uint32_t>(batch.queries);
-  retry_plan& retry = memory.retry;
-  retry.which = memory.unanswered;
-  retry.which_count = memory.counts;
-  retry.retried = carve.take<std::uint32_t>(batch.queries);
-  retry.retried_count = memory.counts + 1;
-  retry.left = carve.take<std::uint32_t>(batch.queries);
-  retry.left_count = memory.counts + 2;
-  retry.item_count = memory.counts + 3;
-  retry.next_item = memory.counts + 4;
-  memory.probes = carve.take<std::int64_t>(pairs);
-  memory.probe_scores = carve.take<float>(pairs);
-  if (turns) memory.turned = carve.take<float>(batch.queries * shape.dim);
-  memory.exact_capacity = exact_search_capacity(batch.by_code);
-  memory.exact_blocks = static_cast<std::int32_t>(
-      std::clamp<std::int64_t>(kExactBytes / (2 * 8 * memory.exact_capacity), 1,
-                               std::min(batch.queries, kExactBlocksPerMultiprocessor * multiprocessors)));
-  memory.exact_keys = carve.take<std::uint64_t>(2 * memory.exact_capacity * memory.exact_blocks);
-  if (!can_filter(shape, batch.by_code, batch.nprobe)) return memory;
-
-  filter_batch& filter = memory.filter;
-  if (batch.region_pages > 0) {
-    carve_written(carve, memory, shape, batch);
-    return memory;
-  }
-  const std::int64_t sampled = sampled_lists(batch.by_code, batch.nprobe);
-  retry.item_room = static_cast<std::uint32_t>(std::min(pairs, kMostRetryItems));
-  retry.items = carve.take<scan_item>(retry.item_room);
-  filter.capacity = static_cast<std::uint32_t>(hits_capacity(batch.by_code));
-  carve_queries(carve, filter, shape, batch);
-  filter.thresholds = carve.take<float>(batch.queries);
-  filter.guessed = carve.take<std::uint32_t>(batch.queries);
-  filter.sample_places = carve.take<std::uint32_t>(batch.queries * sampled);
-  filter.minima = carve.take<float>(batch.queries * sampled * kGroupsOfList);
-  filter.hits = carve.take<std::uint64_t>(batch.queries * filter.capacity);
-  filter.sample.lists_of_query = static_cast<std::int32_t>(sampled);
-  carve_pass(carve, filter.sample, batch.queries * sampled, shape, true);
-  carve_pass(carve, filter.all, pairs, shape, false);
-  carve_zeroed(carve, filter, shape.nlist);
-  return memory;
-}
 
 struct search_scratch final : core::scratch {
-  core::ivf_pq_limits limits;
-  std::int64_t most_queries = 0;
-  std::int64_t batch = 0;  // queries of the largest searches that go through it at once
-  device_memory memory;
+  batch_memory batches;
   device_memory queries;  // of host searches
   device_memory scores;
   device_memory ids;
@@ -292,29 +42,10 @@ struct search_scratch final : core::scratch {
   std::unique_ptr<core::scratch> coarse;
 
   std::int64_t bytes() const noexcept override {
-    return memory.bytes() + queries.bytes() + scores.bytes() + ids.bytes() + coarse->bytes();
+    return batches.memory.bytes() + queries.bytes() + scores.bytes() + ids.bytes() + coarse->bytes();
   }
   std::int64_t device_allocations() const noexcept override { return 5 + coarse->device_allocations(); }
 };
-
-std::int64_t bytes_of_shape(const core::ivf_pq_model& model, const search_shape_of_batch& batch, int multiprocessors) {
-  carver carve(nullptr);
-  memory_of(carve, model.shape, model.rotation != nullptr, batch, multiprocessors);
-  return carve.taken();
-}
-
-/// Bytes that suffice for all searches of no more than this, but those that write distances. Those of few rows by code
-/// are filtered, others may not be.
-std::int64_t bytes_of(const core::ivf_pq_model& model, const core::ivf_pq_limits& limits, std::int64_t queries,
-                      int multiprocessors) {
-  const search_shape_of_batch batch{queries, limits.max_nprobe, rows_by_code(limits.max_k, limits.max_refine_ratio)};
-  search_shape_of_batch filtered = batch;
-  filtered.by_code = std::min(batch.by_code, kFilterMaxRows);
-  search_shape_of_batch proved = batch;  // more lists are sampled where no threshold need be guessed
-  proved.by_code = std::min(filtered.by_code, batch.nprobe * kGroupsOfList);
-  return std::max({bytes_of_shape(model, batch, multiprocessors), bytes_of_shape(model, filtered, multiprocessors),
-                   bytes_of_shape(model, proved, multiprocessors)});
-}
 
 exact_search_plan exact_plan_of(const search_memory& memory, const decoder& codes, const answer_plan& answer,
                                 const float* queries, std::int64_t query_stride, const core::ivf_pq_lists& lists,
@@ -367,37 +98,6 @@ void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scr
   if (next) launch_prepare_queries(stream, *next);
 }
 
-/// What a batch is filtered for, before its lists are known.
-void set_filter(search_memory& memory, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                const core::ivf_pq_request& request, const float* queries, std::int64_t query_stride,
-                int multiprocessors) {
-  filter_batch& filter = memory.filter;
-  const std::int64_t by_code = rows_by_code(request.k, request.refine_ratio);
-  const search_shape_of_batch batch{request.query_count, request.nprobe, by_code};
-  filter.shape = model.shape;
-  filter.lists = lists;
-  filter.page_bytes = page_layout(model.shape).page_bytes();
-  filter.header = reinterpret_cast<const prepared_header*>(model.prepared);
-  if (!model.shape.uniform) filter.table = reinterpret_cast<const __half*>(model.prepared + kPreparedTableAt);
-  filter.steps = model.steps;
-  filter.centroid_inverse_norms = model.probes.inverse_norms;
-  filter.queries = queries;
-  filter.query_stride = query_stride;
-  filter.count = static_cast<std::int32_t>(request.query_count);
-  filter.nprobe = static_cast<std::int32_t>(request.nprobe);
-  filter.wanted = static_cast<std::uint32_t>(by_code);
-  filter.probes = memory.probes;
-  filter.probe_scores = memory.probe_scores;
-  const bool few = batch.queries * batch.nprobe <= kFewPairs;
-  const bool guesses = guesses_thresholds(by_code);
-  if (!guesses) filter.guessed = nullptr;
-  filter.sample.sampled_pages = guesses || by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
-  filter.sample.chunk_pages = ~0u;  // one chunk
-  filter.sample.most_chunks = 1;
-  filter.all.chunk_pages = few ? kChunkPagesOfFew : chunk_pages(lists, model.shape.nlist, batch, multiprocessors);
-  filter.all.most_chunks = few ? kMostChunksOfFew : kMostChunks;
-}
-
 /// One query that is in host memory, and a host that waits for its answer.
 struct waiting_host {
   const float* query = nullptr;
@@ -407,7 +107,7 @@ struct waiting_host {
 void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops& ops, search_scratch& scratch,
                   const core::ivf_pq_model& model, const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
                   const search_shape_of_batch& batch, int multiprocessors, const waiting_host& host = {}) {
-  carver carve(scratch.memory.get());
+  carver carve(scratch.batches.memory.get());
   search_memory memory = memory_of(carve, model.shape, model.rotation != nullptr, batch, multiprocessors);
 
   const float* queries = request.queries;
@@ -455,7 +155,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   }
   exact_search_plan exact = exact_plan_of(memory, codes, answer, queries, query_stride, lists, request);
   if (!filters) return launch_exact_search(stream, exact);
-  check(cudaMemsetAsync(memory.counts, 0, kCounts * sizeof(std::uint32_t), stream), "clearing counts");
+  check(cudaMemsetAsync(memory.counts, 0, kSearchCounts * sizeof(std::uint32_t), stream), "clearing counts");
   launch_group_pairs(stream, filter);
   if (filter.distances) {
     launch_fill_regions(stream, filter);
@@ -499,83 +199,6 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   launch_exact_search(stream, exact);
 }
 
-/// The largest even share of the queries that fits.
-template <class Fits>
-std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
-  for (std::int64_t parts = 1;; parts++) {
-    const std::int64_t share = (queries + parts - 1) / parts;
-    if (share <= 1 || fits(share)) return share;
-  }
-}
-
-/// Bytes of the largest batches that write distances, of no more than `most` together; 0 if no search does.
-std::int64_t written_bytes(const search_scratch& scratch, const core::ivf_pq_model& model,
-                           const core::ivf_pq_lists& lists, std::int64_t most, int multiprocessors) {
-  const search_shape_of_batch batch{scratch.most_queries, std::min(scratch.limits.max_nprobe, core::kLongestLists),
-                                    std::min(scratch.limits.max_k, kFilterMaxResults)};
-  auto written = written_shape(model.shape, lists, batch, false);
-  if (!written) return 0;
-  const auto bytes = [&](std::int64_t share) {
-    written->queries = share;
-    return bytes_of_shape(model, *written, multiprocessors);
-  };
-  return bytes(share_that_fits(scratch.most_queries, [&](std::int64_t share) { return bytes(share) <= most; }));
-}
-
-/// Takes memory for all searches up to the limits, of batches of as many queries as what a batch may take has room for,
-/// or half of that, and so on, where the GPU has less.
-void take_memory(search_scratch& scratch, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                 int multiprocessors) {
-  for (std::int64_t part = 1;; part *= 2) {
-    const std::int64_t most = (kBatchBytes + kExactBytes) / part;
-    scratch.batch = share_that_fits(scratch.most_queries, [&](std::int64_t share) {
-      return bytes_of(model, scratch.limits, share, multiprocessors) <= most;
-    });
-    const bool is_cut = scratch.batch < scratch.most_queries;  // then smaller searches have use for all of it
-    const std::int64_t written =
-        written_bytes(scratch, model, lists, (kWrittenBytes + kExactBytes) / part, multiprocessors);
-    try {
-      scratch.memory = device_memory(
-          std::max({bytes_of(model, scratch.limits, scratch.batch, multiprocessors), is_cut ? most : 0, written}));
-      return;
-    } catch (const out_of_memory&) {
-      if (scratch.batch == 1) throw;
-    }
-  }
-}
-
-/// How a search goes through its scratch: the shape of a batch of as many queries as go through it at once, more of
-/// smaller searches than of the largest. `results` is how many there is room for.
-search_shape_of_batch batch_of(const search_scratch& scratch, const core::ivf_pq_model& model,
-                               const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
-                               std::int64_t results, int multiprocessors) {
-  const bool is_flat =  // which has memory for scratch.batch
-      core::forced_ivf_pq_way() == core::ivf_pq_way::decode || !has_coarse(model.shape.dim, request.nprobe);
-  search_shape_of_batch batch{std::min(scratch.most_queries, request.query_count), request.nprobe,
-                              rows_by_code(request.k, request.refine_ratio)};
-  const auto has_room = [&](std::int64_t share) {
-    return share <= scratch.batch || (!is_flat && share * request.k <= results);
-  };
-  const auto bytes = [&](search_shape_of_batch shape, std::int64_t share) {
-    shape.queries = share;
-    return bytes_of_shape(model, shape, multiprocessors);
-  };
-  if (auto written = written_shape(model.shape, lists, batch, request.refine_ratio > 0)) {
-    const std::int64_t share = share_that_fits(batch.queries, [&](std::int64_t part) {
-      return has_room(part) && bytes(*written, part) <= scratch.memory.bytes();
-    });
-    if (share >= std::min(batch.queries, kLeastWrittenBatch) && bytes(*written, share) <= scratch.memory.bytes()) {
-      written->queries = share;
-      return *written;
-    }
-  }
-  const std::int64_t most = std::min(scratch.memory.bytes(), kBatchBytes + kExactBytes);
-  batch.queries = share_that_fits(batch.queries, [&](std::int64_t share) {
-    return share <= scratch.batch || (has_room(share) && bytes(batch, share) <= most);
-  });
-  return batch;
-}
-
 }  // namespace
 
 decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists) {
@@ -607,15 +230,15 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
                                                    const core::ivf_pq_lists& lists, const core::ivf_pq_limits& limits,
                                                    int multiprocessors) {
   auto made = std::make_unique<search_scratch>();
-  made->limits = limits;
-  made->most_queries = std::min(limits.max_queries, kMaxBatch);
-  take_memory(*made, model, lists, multiprocessors);
-  const search_shape_of_batch batch{made->batch, limits.max_nprobe,
+  made->batches.limits = limits;
+  made->batches.most_queries = std::min(limits.max_queries, kMaxBatch);
+  take_memory(made->batches, model, lists, multiprocessors);
+  const search_shape_of_batch batch{made->batches.batch, limits.max_nprobe,
                                     rows_by_code(limits.max_k, limits.max_refine_ratio)};
-  carver carve(made->memory.get());
+  carver carve(made->batches.memory.get());
   clear_now(memory_of(carve, model.shape, false, batch, multiprocessors).few,
             kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
-  made->queries = device_memory(made->most_queries * model.shape.dim * 4);
+  made->queries = device_memory(made->batches.most_queries * model.shape.dim * 4);
   made->scores = device_memory(batch.queries * limits.max_k * 4);
   made->ids = device_memory(batch.queries * limits.max_k * 8);
   made->results = mapped_memory(kFlagBytes + kMappedResultBytes);
@@ -630,7 +253,7 @@ void launch_search(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops
                    const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
   constexpr std::int64_t kAnyResults = std::numeric_limits<std::int64_t>::max();  // they go where they belong
-  search_shape_of_batch batch = batch_of(scratch, model, lists, request, kAnyResults, multiprocessors);
+  search_shape_of_batch batch = batch_of(scratch.batches, model, lists, request, kAnyResults, multiprocessors);
   const std::int64_t most = batch.queries;
   for (std::int64_t first = 0; first < request.query_count; first += most) {
     core::ivf_pq_request part = request;
@@ -647,9 +270,9 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
                       const core::ivf_pq_request& request, int multiprocessors) {
   auto& scratch = static_cast<search_scratch&>(memory);
   const auto width = static_cast<std::size_t>(model.shape.dim) * sizeof(float);
-  auto* counters = static_cast<unsigned long long*>(scratch.memory.get());  // carved first
-  search_shape_of_batch batch =
-      batch_of(scratch, model, lists, request, scratch.batch * scratch.limits.max_k, multiprocessors);
+  auto* counters = static_cast<unsigned long long*>(scratch.batches.memory.get());  // carved first
+  search_shape_of_batch batch = batch_of(scratch.batches, model, lists, request,
+                                         scratch.batches.batch * scratch.batches.limits.max_k, multiprocessors);
   const std::int64_t most = batch.queries;
   for (std::int64_t first = 0; first < request.query_count; first += most) {
     core::ivf_pq_request part = request;
