@@ -204,7 +204,10 @@ void demo(const fs::path& named_data) {
                  grouped(data.base.rows));
     }
   }
-  if (!gpu) fmt::print("cuda    not used: {}\n", why_no_gpu);
+  if (!gpu) {
+    // What can be done about it, in parentheses, is for those who build the library.
+    fmt::print("cuda    not used: {}\n", why_no_gpu.substr(0, why_no_gpu.find(" (")));
+  }
 
   const search_result best =
       reference_search(data.base.view(), data.queries.view(), metric::inner_product, {.k = kShown});

@@ -1,7 +1,5 @@
 // How a batch of an IVF-PQ search is answered: which way, how many queries at once, and where in one piece of memory
 // everything of it lies. Shapes alone decide, so that launches can be captured.
-#include "cuda/ivf_pq/search_plan.cuh"
-
 #include <algorithm>
 #include <optional>
 
@@ -9,6 +7,7 @@
 #include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
+#include "cuda/ivf_pq/search_plan.cuh"
 #include "cuda/ivf_pq/written.cuh"
 
 namespace shortlist::cuda {

@@ -31,7 +31,7 @@ struct search_memory {
   float* probe_scores = nullptr;
   float* turned = nullptr;
   std::uint32_t* unanswered = nullptr;  ///< by the first scan
-  std::uint32_t* counts = nullptr;  ///< of the three lists of queries, then the items of a retry and its next
+  std::uint32_t* counts = nullptr;      ///< of the three lists of queries, then the items of a retry and its next
   retry_plan retry;
   unsigned long long* counters = nullptr;  ///< rows decoded, queries not filtered
   std::uint64_t* exact_keys = nullptr;
