@@ -103,7 +103,7 @@ void expect_clean_pages(const parts& of, const std::string& what) {
   std::ranges::sort(longest, std::greater<>());
   for (std::size_t i = 0; i <= core::kLongestLists; ++i)
     EXPECT_EQ(lists.longest_pages[i],
-              std::accumulate(longest.begin(), longest.begin() + std::min<std::ptrdiff_t>(i, 5), 0))
+              std::accumulate(longest.begin(), longest.begin() + std::min<std::ptrdiff_t>(i, 5), std::int64_t{0}))
         << what << ", " << i << " lists";
   EXPECT_EQ(used.size(), pages) << what << ": a page belongs to one list";
   EXPECT_GT(page_bytes, 0);
