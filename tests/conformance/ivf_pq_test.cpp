@@ -259,26 +259,39 @@ TEST_P(IvfPqOnDevice, ManyRowsByCodeForManyQueries) {
 }
 
 /// From 128 rows by code on, or 320 of whole numbers, a GPU writes all distances out and chooses among them: rows of
-/// every form of code, ties, distances that halves hardly tell apart or cannot hold, and lists with fewer rows than
-/// that.
+/// every form of code, of fewer bits that go by hits, ties, distances that halves hardly tell apart or cannot hold, and
+/// lists with fewer rows than that.
 TEST_P(IvfPqOnDevice, AllDistancesWrittenOut) {
   struct code_case {
     code_kind code;
     std::int64_t dim;
     std::int64_t piece_dim;
     encoded encodes = encoded::residual;
+    int bits = 8;
   };
   constexpr code_case kCodes[] = {
-      {code_kind::pq, 96, 2},  {code_kind::pq, 33, 2},  {code_kind::pq, 128, 2}, {code_kind::pq, 20, 2, encoded::row},
-      {code_kind::pq, 64, 4},  {code_kind::sq4, 40, 1}, {code_kind::sq4, 70, 1}, {code_kind::sq8, 100, 1},
+      {code_kind::pq, 96, 2},
+      {code_kind::pq, 33, 2},
+      {code_kind::pq, 128, 2},
+      {code_kind::pq, 20, 2, encoded::row},
+      {code_kind::pq, 64, 4},
+      {code_kind::sq4, 40, 1},
+      {code_kind::sq4, 70, 1},
+      {code_kind::sq8, 100, 1},
       {code_kind::sq8, 30, 1},
+      {code_kind::pq, 48, 2, encoded::residual, 6},
+      {code_kind::pq, 96, 2, encoded::residual, 5},
+      {code_kind::pq, 36, 4, encoded::residual, 7},
   };
   const char* distributions[] = {"normal", "ties_90", "narrow_band", "mixed_magnitudes", "all_equal"};
   constexpr metric kMetrics[] = {metric::l2, metric::inner_product, metric::cosine};
   std::uint64_t seed = 0;
   for (const code_case& code : kCodes) {
     ivf_pq_case of{.options = {.dim = code.dim, .nlist = 9, .code = code.code, .encodes = code.encodes}, .rows = 5000};
-    if (code.code == code_kind::pq) of.options.pq_dim = (code.dim + code.piece_dim - 1) / code.piece_dim;
+    if (code.code == code_kind::pq) {
+      of.options.pq_dim = (code.dim + code.piece_dim - 1) / code.piece_dim;
+      of.options.pq_bits = code.bits;
+    }
     of.options.metric = kMetrics[seed % 3];
     of.options.rotation = seed % 4 == 3 ? rotation::random : rotation::none;
     of.distribution = distributions[seed % 5];
