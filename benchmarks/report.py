@@ -92,7 +92,7 @@ README_WORK = {
 
 
 def load_results():
-    """[(machine, campaign, document)], GPUs before CPUs, and of those the one that has the most campaigns."""
+    """[(machine, campaign, document)], GPUs before CPUs, those that have the most campaigns first."""
     found = []
     for path in sorted((ROOT / "benchmarks/results").glob("*/*.json")):
         if path.stem in CAMPAIGN_ORDER:

@@ -204,10 +204,7 @@ void demo(const fs::path& named_data) {
                  grouped(data.base.rows));
     }
   }
-  if (!gpu) {
-    // What can be done about it, in parentheses, is for those who build the library.
-    fmt::print("cuda    not used: {}\n", why_no_gpu.substr(0, why_no_gpu.find(" (")));
-  }
+  if (!gpu) fmt::print("cuda    not used: {}\n", why_no_gpu);
 
   const search_result best =
       reference_search(data.base.view(), data.queries.view(), metric::inner_product, {.k = kShown});

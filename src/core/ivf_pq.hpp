@@ -46,10 +46,10 @@ struct ivf_pq_model {
   const std::byte* prepared = nullptr;  ///< what `prepare` made of the others
 };
 
-/// The rows of all lists, in pages of kPageRows rows of one list each; only a list's last page may have room.
 /// Of so many of the longest lists it is known how many pages they have together.
 inline constexpr std::int64_t kLongestLists = 256;
 
+/// The rows of all lists, in pages of kPageRows rows of one list each; only a list's last page may have room.
 struct ivf_pq_lists {
   std::byte* pages = nullptr;                   ///< [pages, page_bytes]
   const std::uint32_t* table = nullptr;         ///< numbers of pages, list after list

@@ -142,11 +142,10 @@ std::int64_t exact_search_capacity(std::int64_t by_code) {
 }
 
 void launch_exact_search(cudaStream_t stream, const exact_search_plan& plan) {
-  const std::int64_t padded = (plan.codes.dim + core::kPartialSums - 1) / core::kPartialSums * core::kPartialSums;
   const launch_shape shape{.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(plan.blocks, plan.query_count))),
                            .threads = kThreads,
                            .shared_bytes = (static_cast<std::int64_t>(sizeof(exact_shared)) + 15) / 16 * 16 +
-                                           padded * static_cast<std::int64_t>(sizeof(float)),
+                                           padded_dim(plan.codes.dim) * static_cast<std::int64_t>(sizeof(float)),
                            .overlaps = true};
   launch(plan.answer.results.by == metric::l2 ? exact_search_kernel<true> : exact_search_kernel<false>, shape, stream,
          plan, "launching the scores of all rows of lists");

@@ -26,7 +26,8 @@ struct scan_item {
   std::uint32_t pages;
 };
 
-/// A query that looks at a list.
+/// A query that looks at a list. Where distances are written, base and limit are the distance at the centroid and the
+/// unit of products, both times the query's scale.
 struct alignas(16) scan_pair {
   std::uint32_t query = 0;  ///< in a sample, query * sampled lists + the list's rank
   float base = 0.0f;        ///< distance to the list's centroid, and what else all of its rows share

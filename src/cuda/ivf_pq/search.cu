@@ -98,6 +98,48 @@ void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scr
   if (next) launch_prepare_queries(stream, *next);
 }
 
+/// All distances, and the answers that are chosen from them. Queries that they do not serve are left.
+void answer_from_distances(cudaStream_t stream, const search_memory& memory, const decoder& codes,
+                           const answer_plan& answer, int multiprocessors) {
+  launch_fill_regions(stream, memory.filter);
+  launch_distance_scan(stream, memory.filter, multiprocessors);
+  written_plan plan{};
+  plan.batch = memory.filter;
+  plan.codes = codes;
+  plan.answer = answer;
+  plan.chosen = memory.chosen;
+  plan.counts = memory.chosen_counts;
+  plan.room = static_cast<std::uint32_t>(written_room(answer.by_code));
+  plan.unanswered = memory.retry.left;
+  plan.unanswered_count = memory.retry.left_count;
+  plan.decoded = memory.counters;
+  launch_written_answers(stream, plan, multiprocessors);
+}
+
+/// Rows that reach a threshold, and the answers from those, where need be in a second scan. Queries that neither serves
+/// are left.
+void answer_from_hits(cudaStream_t stream, const search_memory& memory, const decoder& codes, const answer_plan& answer,
+                      int multiprocessors) {
+  launch_sample_scan(stream, memory.filter, multiprocessors);
+  launch_thresholds(stream, memory.filter);
+  launch_fill_pairs(stream, memory.filter);
+  launch_filter_scan(stream, memory.filter, multiprocessors);
+  filter_answer_plan plan{};
+  plan.batch = memory.filter;
+  plan.codes = codes;
+  plan.answer = answer;
+  plan.unanswered = memory.unanswered;
+  plan.unanswered_count = memory.counts;
+  plan.decoded = memory.counters;
+  launch_filter_answers(stream, plan);
+  launch_retry_scan(stream, memory.filter, memory.retry, multiprocessors);
+  plan.which = memory.retry.retried;
+  plan.which_count = memory.retry.retried_count;
+  plan.unanswered = memory.retry.left;
+  plan.unanswered_count = memory.retry.left_count;
+  launch_filter_answers(stream, plan);
+}
+
 /// One query that is in host memory, and a host that waits for its answer.
 struct waiting_host {
   const float* query = nullptr;
@@ -129,7 +171,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   const bool by_few = goes_by_few(model.shape, batch, lists);
   const bool filters =
       !by_few && request.k <= kFilterMaxResults && is_filtered(model.shape, batch.by_code, batch.nprobe);
-  if (filters) set_filter(memory, model, lists, request, queries, query_stride, multiprocessors);
+  if (filters) set_filter(memory, model, lists, batch, queries, query_stride, multiprocessors);
   find_lists(stream, backend, scratch, memory, model, coarse, host.query, multiprocessors, filters ? &filter : nullptr);
 
   const decoder codes = decoder_of(model, lists);
@@ -157,43 +199,10 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   if (!filters) return launch_exact_search(stream, exact);
   check(cudaMemsetAsync(memory.counts, 0, kSearchCounts * sizeof(std::uint32_t), stream), "clearing counts");
   launch_group_pairs(stream, filter);
-  if (filter.distances) {
-    launch_fill_regions(stream, filter);
-    launch_distance_scan(stream, filter, multiprocessors);
-    written_plan written{};
-    written.batch = filter;
-    written.codes = codes;
-    written.answer = answer;
-    written.chosen = memory.chosen;
-    written.counts = memory.chosen_counts;
-    written.room = static_cast<std::uint32_t>(written_room(batch.by_code));
-    written.unanswered = memory.retry.left;
-    written.unanswered_count = memory.retry.left_count;
-    written.decoded = memory.counters;
-    launch_written_answers(stream, written, multiprocessors);
-    exact.which = memory.retry.left;
-    exact.count = memory.retry.left_count;
-    return launch_exact_search(stream, exact);
-  }
-  launch_sample_scan(stream, filter, multiprocessors);
-  launch_thresholds(stream, filter);
-  launch_fill_pairs(stream, filter);
-  launch_filter_scan(stream, filter, multiprocessors);
-
-  filter_answer_plan answers{};
-  answers.batch = filter;
-  answers.codes = codes;
-  answers.answer = answer;
-  answers.unanswered = memory.unanswered;
-  answers.unanswered_count = memory.counts;
-  answers.decoded = memory.counters;
-  launch_filter_answers(stream, answers);
-  launch_retry_scan(stream, filter, memory.retry, multiprocessors);
-  answers.which = memory.retry.retried;
-  answers.which_count = memory.retry.retried_count;
-  answers.unanswered = memory.retry.left;
-  answers.unanswered_count = memory.retry.left_count;
-  launch_filter_answers(stream, answers);
+  if (filter.distances)
+    answer_from_distances(stream, memory, codes, answer, multiprocessors);
+  else
+    answer_from_hits(stream, memory, codes, answer, multiprocessors);
   exact.which = memory.retry.left;
   exact.count = memory.retry.left_count;
   launch_exact_search(stream, exact);

@@ -278,11 +278,9 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
 }
 
 void set_filter(search_memory& memory, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                const core::ivf_pq_request& request, const float* queries, std::int64_t query_stride,
+                const search_shape_of_batch& batch, const float* queries, std::int64_t query_stride,
                 int multiprocessors) {
   filter_batch& filter = memory.filter;
-  const std::int64_t by_code = rows_by_code(request.k, request.refine_ratio);
-  const search_shape_of_batch batch{request.query_count, request.nprobe, by_code};
   filter.shape = model.shape;
   filter.lists = lists;
   filter.page_bytes = page_layout(model.shape).page_bytes();
@@ -292,15 +290,15 @@ void set_filter(search_memory& memory, const core::ivf_pq_model& model, const co
   filter.centroid_inverse_norms = model.probes.inverse_norms;
   filter.queries = queries;
   filter.query_stride = query_stride;
-  filter.count = static_cast<std::int32_t>(request.query_count);
-  filter.nprobe = static_cast<std::int32_t>(request.nprobe);
-  filter.wanted = static_cast<std::uint32_t>(by_code);
+  filter.count = static_cast<std::int32_t>(batch.queries);
+  filter.nprobe = static_cast<std::int32_t>(batch.nprobe);
+  filter.wanted = static_cast<std::uint32_t>(batch.by_code);
   filter.probes = memory.probes;
   filter.probe_scores = memory.probe_scores;
   const bool few = batch.queries * batch.nprobe <= kFewPairs;
-  const bool guesses = guesses_thresholds(by_code);
+  const bool guesses = guesses_thresholds(batch.by_code);
   if (!guesses) filter.guessed = nullptr;
-  filter.sample.sampled_pages = guesses || by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
+  filter.sample.sampled_pages = guesses || batch.by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
   filter.sample.chunk_pages = ~0u;  // one chunk
   filter.sample.most_chunks = 1;
   filter.all.chunk_pages = few ? kChunkPagesOfFew : chunk_pages(lists, model.shape.nlist, batch, multiprocessors);
@@ -342,13 +340,11 @@ search_shape_of_batch batch_of(const batch_memory& scratch, const core::ivf_pq_m
     return bytes_of_shape(model, shape, multiprocessors);
   };
   if (auto written = written_shape(model.shape, lists, batch, request.refine_ratio > 0)) {
-    const std::int64_t share = share_that_fits(batch.queries, [&](std::int64_t part) {
-      return has_room(part) && bytes(*written, part) <= scratch.memory.bytes();
-    });
-    if (share >= std::min(batch.queries, kLeastWrittenBatch) && bytes(*written, share) <= scratch.memory.bytes()) {
-      written->queries = share;
-      return *written;
-    }
+    const auto fits = [&](std::int64_t share) {
+      return has_room(share) && bytes(*written, share) <= scratch.memory.bytes();
+    };
+    written->queries = share_that_fits(batch.queries, fits);
+    if (written->queries >= std::min(batch.queries, kLeastWrittenBatch) && fits(written->queries)) return *written;
   }
   const std::int64_t most = std::min(scratch.memory.bytes(), kBatchBytes + kExactBytes);
   batch.queries = share_that_fits(batch.queries, [&](std::int64_t share) {

@@ -65,7 +65,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
                         int multiprocessors);
 /// What a batch is filtered for, before its lists are known.
 void set_filter(search_memory& memory, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
-                const core::ivf_pq_request& request, const float* queries, std::int64_t query_stride,
+                const search_shape_of_batch& batch, const float* queries, std::int64_t query_stride,
                 int multiprocessors);
 
 /// Takes memory for all searches up to the limits, of batches of as many queries as what a batch may take has room for,

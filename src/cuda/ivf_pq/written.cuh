@@ -18,7 +18,7 @@ struct written_plan {
   std::uint32_t* unanswered = nullptr;  ///< queries that distances do not serve
   std::uint32_t* unanswered_count = nullptr;
   unsigned long long* decoded = nullptr;  ///< counts rows
-  std::uint32_t pick_room = 0;            ///< of a warp that chooses
+  std::uint32_t pick_room = 0;            ///< of a query, for distances that may be chosen
   std::uint32_t parts = 1;                ///< that a query is scored in
 };
 
