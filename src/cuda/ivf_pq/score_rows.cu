@@ -62,15 +62,17 @@ __device__ __forceinline__ float2 partial_of(const float2& query, const float2& 
   return make_float2(core::step_dot(query.x, row.x, 0.0f), core::step_dot(query.y, row.y, 0.0f));
 }
 
-/// From [pieces, 256] pairs; 0 past the last piece.
+/// From [pieces, codewords] pairs; 0 past the last of either.
 template <int Groups>
 __device__ void load_codewords(const decoder& from, wide_shared<row_form::pairs, Groups>& shared) {
   const auto* codebook = reinterpret_cast<const float2*>(from.codebook);
   const std::int32_t pieces = (from.dim + 1) / 2;
   for (std::int32_t i = threadIdx.x; i < Groups * kLanes * kCodewords; i += kWideThreads) {
     const std::int32_t piece = i / kCodewords;
-    shared.codewords[piece / kLanes][i % kCodewords][piece % kLanes] =
-        piece < pieces ? codebook[i] : make_float2(0.0f, 0.0f);
+    const std::int32_t code = i % kCodewords;
+    const bool exists = piece < pieces && code < from.codewords;
+    shared.codewords[piece / kLanes][code][piece % kLanes] =
+        exists ? codebook[piece * from.codewords + code] : make_float2(0.0f, 0.0f);
   }
 }
 

@@ -78,9 +78,7 @@ std::optional<search_shape_of_batch> written_shape(const core::ivf_pq_shape& sha
                                                    const search_shape_of_batch& batch, bool refines) {
   search_shape_of_batch written = batch;
   written.region_pages = std::max<std::int64_t>(most_pages(lists, batch.nprobe), 1);
-  const bool has_all_codewords = shape.uniform || shape.bits == 8;  // score_rows.cu takes 256 of each piece
-  const bool serves = !refines && has_all_codewords &&
-                      batch.by_code >= (shape.uniform ? kLeastWrittenOfNumbers : kLeastWritten) &&
+  const bool serves = !refines && batch.by_code >= (shape.uniform ? kLeastWrittenOfNumbers : kLeastWritten) &&
                       batch.by_code <= kFilterMaxResults && batch.nprobe <= core::kLongestLists && has_filter(shape) &&
                       !core::forced_hits() && core::forced_ivf_pq_way() != core::ivf_pq_way::decode &&
                       written.region_pages <= kMostRegionPages;
