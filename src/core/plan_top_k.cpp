@@ -20,7 +20,7 @@ constexpr top_k_algorithm_name kCpuTopKAlgorithms[] = {{"whole_rows", top_k_algo
                                                        {"split_rows", top_k_algorithm::split_rows}};
 constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {
     {"warp_rows", top_k_algorithm::warp_rows},       {"block_rows", top_k_algorithm::block_rows},
-    {"filter_rows", top_k_algorithm::filter_rows},   {"stream_rows", top_k_algorithm::stream_rows},
+    {"resident_rows", top_k_algorithm::resident_rows}, {"filter_rows", top_k_algorithm::filter_rows},   {"stream_rows", top_k_algorithm::stream_rows},
     {"cluster_rows", top_k_algorithm::cluster_rows}, {"radix_rows", top_k_algorithm::radix_rows}};
 
 std::optional<top_k_algorithm> forced_top_k_algorithm(device_kind kind) {
@@ -89,6 +89,16 @@ std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted
   return sorted ? power_of_two_from(std::max(listed, kSortedRoom * k)) : listed;
 }
 
+std::int64_t resident_rows_bytes(std::int64_t cols, std::int64_t value_bytes, bool sorted) {
+  constexpr std::int64_t kWord = 32;
+  constexpr std::int64_t kFixed = 3 * 1024;  // barriers, sums, and what alignment takes
+  constexpr std::int64_t kBins = 4096;
+  constexpr std::int64_t kSorting = std::int64_t{84} * 1024;
+  const std::int64_t words = cols / kWord + 3;
+  const std::int64_t row = (cols + 3 * kWord) * value_bytes;
+  return kFixed + std::max(4 * words, kBins) + 2 * kResidentRowsMaxCapacity + (sorted ? std::max(row, kSorting) : row);
+}
+
 namespace {
 
 // The first that can take a shape is its algorithm.
@@ -101,6 +111,7 @@ struct cuda_top_k_rule {
   std::int64_t max_k = kAny;
   std::int64_t max_block_rows_bytes = kAny;
   std::int64_t max_filter_rows_capacity = kAny;
+  std::int64_t max_resident_rows_bytes = kAny;
   bool only_exact_lists = false;  // no mask, no early stop
   bool only_neighbours = true;    // of 16 or 32 bits, one behind the other: no fp64, no stride of columns
   top_k_algorithm algorithm;
@@ -115,7 +126,9 @@ struct cuda_top_k_rule {
            (!only_neighbours || (shape.col_stride == 1 && shape.type != value_type::f64)) &&
            (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes) &&
            (max_filter_rows_capacity == kAny ||
-            filter_rows_capacity(shape.cols, shape.k, shape.sorted) <= max_filter_rows_capacity);
+            filter_rows_capacity(shape.cols, shape.k, shape.sorted) <= max_filter_rows_capacity) &&
+           (max_resident_rows_bytes == kAny ||
+            resident_rows_bytes(shape.cols, size_bytes(shape.type), shape.sorted) <= max_resident_rows_bytes);
   }
 };
 
@@ -144,6 +157,13 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::stream_rows,
      .reason = "few long rows, k within 128: teams of blocks stream a row past a cut that its k best surely reach"},
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kResidentRowsMaxPlaces - 96,
+     .max_filter_rows_capacity = kResidentRowsMaxCapacity,
+     .max_resident_rows_bytes = kResidentRowsMaxBytes,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::resident_rows,
+     .reason = "rows of which a block holds one: it marks what reaches a filter while the row comes"},
     // 2000 x 20,000, k 50: 0.065 ms (bf16 0.056), block_rows 0.097 (0.194); 64 x 400,000, k 1024: stream_rows wins.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kFilterRowsMaxCols,

@@ -30,6 +30,7 @@
 #include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/cluster_rows.hpp"
 #include "cuda/top_k/filter_rows.hpp"
+#include "cuda/top_k/resident_rows.hpp"
 #include "cuda/top_k/radix_rows.hpp"
 #include "cuda/top_k/sort_rows.hpp"
 #include "cuda/top_k/stream_rows.hpp"
@@ -222,6 +223,7 @@ class cuda_backend final : public core::backend {
     switch (core::choose_top_k_algorithm(device_kind::cuda, core::shape_of(request))) {
       case core::top_k_algorithm::warp_rows: return launch_warp_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::block_rows: return launch_block_rows(native(stream), request, multiprocessors);
+      case core::top_k_algorithm::resident_rows: return launch_resident_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::filter_rows: return launch_filter_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::cluster_rows: return launch_cluster_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);

@@ -82,6 +82,18 @@ __device__ __forceinline__ std::uint32_t load_shared_if(std::uint32_t reads, std
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_t value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
+/// The lowest byte of a value.
+__device__ __forceinline__ void store_shared_byte(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint4 value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared(std::uint32_t address, uint2 value) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
 }

@@ -48,10 +48,10 @@ struct found_bin {
 
 struct alignas(128) filter_scratch {
   std::uint32_t totals[2][kWarp];           // of the block's warps; zero behind them
-  std::uint32_t bins[kBins];                // the best first; all zero between uses
   std::uint64_t full[kWarps][kMostStages];  // a stage's piece has come
   std::uint64_t posted;                     // all threads have posted a value
   found_bin found;
+  alignas(16) std::uint32_t bins[kBins];  // the best first; all zero between uses
 };
 
 /// What sorting entries takes beside.

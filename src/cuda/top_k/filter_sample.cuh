@@ -1,0 +1,166 @@
+// A sample of a long row, and the cut that it suggests: one that somewhat more than k of the row's columns reach, almost
+// surely. See filter_rows.cu.
+#pragma once
+
+#include <cstdint>
+
+#include "core/plan.hpp"
+#include "cuda/top_k/filter_parts.cuh"
+
+namespace shortlist::cuda::filtering {
+
+/// Vectors spread over a row: a few neighbours from each of as many equal parts, at a place of their own in it, so that
+/// no period of the data is the sample's, too.
+template <class Stored>
+class row_sample {
+ public:
+  __device__ __forceinline__ void load(const whole_row<Stored>& row) {
+    const auto* vectors = reinterpret_cast<const uint4*>(row.values + row.head);
+#pragma unroll
+    for (int v = 0; v < kTaken; v++) raw_[v] = __ldg(vectors + vector(v, row.vectors));
+  }
+  /// Calls f(value, column) for the thread's values, larger ones being better.
+  template <class F>
+  __device__ __forceinline__ void for_each(const whole_row<Stored>& row, std::uint32_t flip, F f) const {
+#pragma unroll
+    for (int v = 0; v < kTaken; v++) {
+      float values[kPerVector<Stored>];
+      widen_vector<Stored>(make_uint4(raw_[v].x ^ flip, raw_[v].y ^ flip, raw_[v].z ^ flip, raw_[v].w ^ flip), values);
+      const std::uint32_t column = row.first_column + row.head + vector(v, row.vectors) * kPerVector<Stored>;
+#pragma unroll
+      for (int e = 0; e < kPerVector<Stored>; e++) f(values[e], column + e);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kNeighbours = 4;  // each place alone would cost the memory pipe a cycle or two
+  static constexpr int kTaken = core::kFilterRowsSample / kThreads / kPerVector<Stored>;  // vectors of a thread
+  static_assert(kTaken * kThreads * kPerVector<Stored> == core::kFilterRowsSample);
+
+  static __device__ __forceinline__ std::uint32_t vector(int v, std::uint32_t vectors) {
+    constexpr std::uint32_t kParts = kTaken * kThreads / kNeighbours;
+    constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
+    const std::uint32_t part = (v * kThreads + threadIdx.x) / kNeighbours;
+    const std::uint32_t place = part * (~0u / kParts + 1) + part * kGoldenRatio / kParts;
+    return __umulhi(place, vectors - (kNeighbours - 1)) + threadIdx.x % kNeighbours;
+  }
+
+  uint4 raw_[kTaken];
+};
+
+/// How many of the sample must reach a cut for k of the row's columns to reach it, but for one row in 10,000: the
+/// count of those that k columns would give spreads by its root.
+__device__ __forceinline__ std::uint32_t sampled_rank(std::uint32_t k, std::uint32_t columns) {
+  constexpr std::uint32_t kAll = core::kFilterRowsSample;
+  const float expected = __fdividef(static_cast<float>(k) * core::kFilterRowsSample, static_cast<float>(columns));
+  const float root = expected * rsqrtf(expected);
+  return min(__float2uint_rd(expected + core::kFilterRowsDeviations * root + core::kFilterRowsLeast), kAll);
+}
+/// So many more may reach it: a count less, mostly.
+__device__ __forceinline__ std::uint32_t rank_slack(std::uint32_t rank) {
+  return rank / core::kFilterRowsSlackShare + 1;
+}
+
+/// What is learned from a row for the next: rows of a matrix are mostly alike.
+struct learned {
+  std::uint32_t cut = 0;    // the number that the sample suggested; 0: none
+  bool by_columns = false;  // the sample's ties were cut by their columns
+  float spread = 0;         // what lies between the numbers of two columns near the border
+};
+
+/// fp32 values are told apart by their upper halves, where that is enough.
+template <class Stored>
+constexpr std::uint32_t kCoarseShift = sizeof(Stored) == 4 ? 16 : 0;
+
+/// A number that about `wanted` of the sample reach, guessed by the threads' best: of those as large a share is below
+/// it as its share of all to the power of what a thread has. All threads come.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t guess_cut(const row_sample<Stored>& sample, const whole_row<Stored>& row,
+                                                   std::uint32_t flip, std::uint32_t wanted, block_sums& sums) {
+  constexpr int kEach = core::kFilterRowsSample / kThreads;
+  float best = core::float_from_bits(0xFF800000u);
+  sample.for_each(row, flip, [&](float value, std::uint32_t) { best = fmaxf(best, value); });
+  const std::uint32_t mine = core::ascending_key(best) >> kSharedBits<Stored>;
+  std::uint32_t rank = 0;  // among the lanes
+#pragma unroll 8
+  for (int other = 0; other < kWarp; other++) {
+    const std::uint32_t theirs = __shfl_sync(kFullWarp, mine, other);
+    rank += theirs > mine || (theirs == mine && other < static_cast<int>(sums.lane())) ? 1 : 0;
+  }
+  const float below = 1.0f - static_cast<float>(wanted) * (1.0f / core::kFilterRowsSample);
+  const float share_below = __powf(below, kEach);
+  const auto picked = static_cast<std::uint32_t>((1.0f - share_below) * (kWarp - 1));
+  const unsigned has_it = __ballot_sync(kFullWarp, rank == picked);
+  const std::uint32_t of_warp = __shfl_sync(kFullWarp, mine, __ffs(static_cast<int>(has_it)) - 1);
+  const std::uint32_t mean = sums.of_threads(of_warp / kThreads);
+  return min(max(mean >> kCoarseShift<Stored>, 1u), kInfinityNumber<Stored> >> kCoarseShift<Stored>)
+         << kCoarseShift<Stored>;
+}
+
+/// The same as below by counting in bins, for samples that nothing is known of, and for ties. All threads leave through
+/// a barrier.
+template <class Stored>
+__device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Stored>& sample,
+                                                            const whole_row<Stored>& row, std::uint32_t flip,
+                                                            std::uint32_t wanted, block_sums& sums,
+                                                            filter_scratch& scratch) {
+  const std::uint32_t slack = rank_slack(wanted);
+  const auto as_cut = [](std::uint32_t number, std::uint32_t columns) {
+    return static_cast<std::uint64_t>(number << kSharedBits<Stored>) << 32 | columns;
+  };
+  const auto number = [](float value) {  // NaN is as bad as -infinity
+    return core::ascending_key(fmaxf(value, core::float_from_bits(0xFF800000u))) >> kSharedBits<Stored>;
+  };
+  number_bins bins = all_numbers<Stored>();
+  found_bin found{};
+#pragma unroll 1
+  for (;;) {
+    const bin_counter counter(bins, scratch);
+    sample.for_each(row, flip, [&](float value, std::uint32_t) { counter.count(number(value)); });
+    find_bin(wanted, found, sums, scratch);
+    if (found.inside <= slack) return as_cut(bins.begin(found.bin), 0);
+    wanted -= found.before;
+    if (bins.shift == 0) break;
+    bins = bins.within(found.bin, bins.shift > kCoarseShift<Stored> ? kCoarseShift<Stored> : 0);
+  }
+  // One number fills the bin: it is cut by columns.
+  const std::uint32_t single = bins.begin(found.bin);
+  const number_bins places{~(row.first_column + row.columns - 1), shift_for(row.columns)};
+  const bin_counter of_places(places, scratch);
+  sample.for_each(row, flip, [&](float value, std::uint32_t column) {
+    if (number(value) == single) of_places.count(~column);
+  });
+  find_bin(wanted, found, sums, scratch);
+  return as_cut(single, places.begin(found.bin));
+}
+
+/// A cut that about `wanted` of the sample reach: a key, and in the lower half the column that ties must reach. All
+/// threads come.
+template <class Stored>
+__device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sample, const whole_row<Stored>& row,
+                                                    std::uint32_t flip, std::uint32_t wanted,
+                                                    const learned& from_before, block_sums& sums,
+                                                    filter_scratch& scratch) {
+  if (!from_before.by_columns) {
+    const std::uint32_t slack = rank_slack(wanted);
+    const std::uint32_t guess = from_before.cut != 0 ? from_before.cut : guess_cut(sample, row, flip, wanted, sums);
+    const float columns_each = static_cast<float>(row.columns) * (1.0f / core::kFilterRowsSample);
+    constexpr std::uint32_t kShift = kCoarseShift<Stored>;
+    constexpr std::uint32_t kBest = kInfinityNumber<Stored>;
+    number_search search{.low = {0, core::kFilterRowsSample},
+                         .high = {((kBest >> kShift) + 1) << kShift, 0},
+                         .spread = from_before.spread * columns_each,
+                         .low_is_near = false,
+                         .high_is_near = false};
+    const reached_number found = search.run(guess, wanted, slack, kShift, [&](std::uint32_t number) {
+      const float least = core::from_ascending_key(number << kSharedBits<Stored>);
+      std::uint32_t count = 0;
+      sample.for_each(row, flip, [&](float value, std::uint32_t) { count += value >= least ? 1 : 0; });
+      return sums.of_threads(count);
+    });
+    if (found.count - wanted <= slack) return static_cast<std::uint64_t>(found.number << kSharedBits<Stored>) << 32;
+  }
+  return sample_cut_by_bins(sample, row, flip, wanted, sums, scratch);
+}
+
+}  // namespace shortlist::cuda::filtering

@@ -1,0 +1,208 @@
+// How the k best of a row's list are found and written, or of the row itself where its list does not hold them. See
+// filter_rows.cu.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/device/block_select.cuh"
+#include "cuda/top_k/filter_list.cuh"
+#include "cuda/top_k/filter_parts.cuh"
+#include "cuda/top_k/filter_sample.cuh"
+
+namespace shortlist::cuda::filtering {
+
+/// The border of the k best of a list, by counting what each thread holds of it: in bins around where it was expected,
+/// mostly of less than a number each. @param n entries of the list, no more than a round. @param least no number of the
+/// list is below it. All threads come.
+__device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)[kHeld], const round_share& share,
+                                                  std::uint32_t n, std::uint32_t k, std::uint32_t least,
+                                                  std::uint32_t best, learned& from_before, block_sums& sums,
+                                                  filter_scratch& scratch) {
+  if (n == k) return {0, 0};
+  const std::uint32_t dropped = n - k;
+  const float spread = from_before.spread;
+  // The last of the dropped is looked for from the worst on.
+  const std::uint32_t shift = min(31 - __clz(static_cast<int>(max(__float2uint_rd(0.4f * spread), 1u))), 16);
+  const std::uint32_t half = kBins / 2 << shift;
+  const std::uint32_t expected = least + min(__float2uint_rn(static_cast<float>(dropped) * spread), best - least);
+  const std::uint32_t low = max(expected - least > half ? expected - half : least, 1u);
+  const std::uint32_t bins = held(shared_address(scratch.bins));
+  std::uint32_t below = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    const std::uint32_t bin = (numbers[i] - low) >> shift;
+    if (numbers[i] < low)
+      below += share.has(i) ? 1 : 0;
+    else if (bin < kBins)
+      asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(bins + bin * 4) : "memory");
+  }
+  below = __reduce_add_sync(kFullWarp, below);
+  if (sums.lane() == 0 && below > 0) atomicAdd(&scratch.bins[0], below);
+  found_bin found{};
+  reached_number at_least{least, n};
+  reached_number above{best + 1, 0};
+  if (find_bin(dropped, found, sums, scratch)) {
+    const std::uint32_t bin = kBins - 1 - found.bin;  // from the worst on
+    if (bin > 0) at_least = {low + (bin << shift), n - found.before};
+    above = {low + ((bin + 1) << shift), n - found.before - found.inside};
+  }
+  row_border border{above.number - 1, 0};
+  std::uint32_t end = above.number;
+  if (above.count != k) {
+    if (above.number - at_least.number == 1) {
+      border = {at_least.number, k - above.count};
+    } else {
+      const auto count = [&](std::uint32_t number) {
+        std::uint32_t reaching = 0;
+#pragma unroll
+        for (int i = 0; i < kHeld; i++) {
+          if (i >= share.steps) break;
+          reaching += numbers[i] >= number ? 1 : 0;
+        }
+        return sums.of_threads(reaching);
+      };
+      const bool is_known = above.count != 0 || at_least.count != n;
+      number_search search{
+          .low = at_least, .high = above, .spread = spread, .low_is_near = true, .high_is_near = is_known};
+      const std::uint32_t width = above.number - at_least.number;
+      const std::uint32_t farther = is_known ? width / 2 : expected - at_least.number;
+      const reached_number last = search.run(at_least.number + min(max(farther, 1u), width - 1), k, 0, 0, count);
+      border = last.count == k ? row_border{last.number - 1, 0} : row_border{last.number, k - search.high.count};
+      end = last.number;
+    }
+  }
+  if (end > least) from_before.spread = __fdividef(static_cast<float>(end - least), static_cast<float>(dropped));
+  return border;
+}
+
+/// What a block has in shared memory for a row's entries, and where its parts lie.
+struct filter_block {
+  const core::top_k_request& request;
+  filter_scratch& scratch;
+  row_list list;
+  std::uint64_t* entries;  // the list's memory, with room for sorting it
+  order_scratch* order;    // beside it
+};
+
+/// Orders and writes the k best of a list of no more entries than there are threads. @returns whether k of it are
+/// numbers; if not, nothing was written. All threads come, after a barrier; they leave through one.
+template <class Stored>
+__device__ __forceinline__ bool write_few_sorted(const filter_block& block, const row_writer<Stored>& write,
+                                                 std::uint32_t n, block_sums& sums) {
+  const top_k_options& options = block.request.options;
+  const auto k = static_cast<std::uint32_t>(options.k);
+  bool is_number = false;
+  if (threadIdx.x < n) {
+    const entry e = block.list(threadIdx.x);
+    const std::uint32_t key = key_of_value(stored_in<Stored>(e), options.order == order::smallest);
+    is_number = key != core::kNanKey;
+    block.entries[threadIdx.x] = core::row_key(key, e.x);
+  }
+  if (sums.of_threads(is_number ? 1 : 0) < k) return false;
+  rank_by_counting<kThreads>(block.entries, n, [&](std::uint32_t rank, std::uint64_t key) {
+    if (rank < k) write(rank, key);
+  });
+  __syncthreads();
+  return true;
+}
+
+/// Finds and writes the k best of what the threads hold of the list. @param n entries of it, k or more. @param least no
+/// number of it is below it. @param meanwhile is called between the two. @returns whether they are in it; if not,
+/// nothing of use was written. All threads come.
+template <class Stored, bool Sorted, class Meanwhile>
+__device__ __forceinline__ bool write_held(const filter_block& block, const row_writer<Stored>& write, std::uint32_t n,
+                                           std::uint32_t least, learned& from_before, block_sums& sums,
+                                           Meanwhile meanwhile) {
+  const core::top_k_request& request = block.request;
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  const bool negated = request.options.order == order::smallest;
+  if constexpr (Sorted) {
+    if (n <= kThreads) return write_few_sorted(block, write, n, sums);
+  }
+  const round_share share(0, n, sums);
+  std::uint32_t numbers[kHeld];
+  load_numbers<Stored>(block.list, share, negated, numbers);
+  const row_border border =
+      held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
+  if constexpr (Sorted) {
+    const bool written = for_each_held_in_order<Stored>(block.entries, block.list, share, negated, border, k,
+                                                        *block.order, sums, write);
+    meanwhile();
+    return written;
+  } else {
+    meanwhile();
+    uint2 before = make_uint2(0, 0);
+    const auto keep = [&](std::uint32_t place, int i) {
+      const entry e = block.list(share.at(i));
+      write.stored(place, e.x, stored_in<Stored>(e));
+    };
+    if (border.ties == 0)
+      place_round<false>(numbers, share, border, before, sums, keep);
+    else
+      place_round<true>(numbers, share, border, before, sums, keep);
+    return before.x + min(before.y, border.ties) == k;
+  }
+}
+
+/// Writes those of n entries that are within a border. @returns how many. All threads come, after a barrier; they leave
+/// through one.
+template <class Stored, bool Sorted, class Entries>
+__device__ __forceinline__ std::uint32_t write_within(const filter_block& block, const row_writer<Stored>& write,
+                                                      const Entries& entries, std::uint32_t n, const row_border& border,
+                                                      block_sums& sums) {
+  const bool negated = block.request.options.order == order::smallest;
+  std::uint32_t written = 0;
+  if constexpr (Sorted) {
+    written = gather_keys<Stored>(entries, n, negated, border, block.list, sums);
+    for_each_in_order(block.entries, written, *block.order, write);
+  } else {
+    written = for_each_within<Stored>(entries, n, negated, border, sums, [&](std::uint32_t place, const entry& e) {
+      write.stored(place, e.x, stored_in<Stored>(e));
+    });
+  }
+  __syncthreads();
+  return written;
+}
+
+/// The same as write_held of a list that is longer than the threads may hold. All threads come, after a barrier.
+template <class Stored, bool Sorted>
+__device__ __forceinline__ bool write_long(const filter_block& block, const row_writer<Stored>& write, std::uint32_t n,
+                                           std::uint32_t least, block_sums& sums) {
+  constexpr std::uint32_t kUsualShift = sizeof(Stored) == 4 ? 14 : 0;
+  const core::top_k_request& request = block.request;
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  const bool negated = request.options.order == order::smallest;
+  const auto visit = [&](auto f) {
+#pragma unroll 4
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(number_of(stored_in<Stored>(block.list(i)), negated));
+  };
+  const number_bins bins{least, kUsualShift, kBins, true};
+  row_border border{};
+  if (!border_by_bins(visit, k, bins, all_numbers<Stored>(), border, sums, block.scratch)) return false;
+  return write_within<Stored, Sorted>(block, write, block.list, n, border, sums) == k;
+}
+
+/// Finds and writes the best of a row by its numbers in global memory: of one whose sample was wrong, or a short one.
+/// All threads come, after a barrier; they leave through one.
+template <class Stored, bool Sorted>
+__device__ __forceinline__ void search_row(const filter_block& block, std::int64_t index, block_sums& sums) {
+  const core::top_k_request& request = block.request;
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  const bool negated = request.options.order == order::smallest;
+  const whole_row<Stored> row = open_row<Stored>(request, index);
+  const row_writer<Stored> write(request, index, row);
+  row_border border{0, row.columns};
+  if (row.columns > k) {
+    const auto visit = [&](auto f) {
+#pragma unroll 4
+      for (std::uint32_t i = threadIdx.x; i < row.columns; i += kThreads) f(number_of(row.values[i], negated));
+    };
+    border_by_bins(visit, k, all_numbers<Stored>(), all_numbers<Stored>(), border, sums, block.scratch);
+  }
+  write_within<Stored, Sorted>(block, write, columns_of_row<Stored>{row}, row.columns, border, sums);
+  for (std::uint32_t place = row.columns + threadIdx.x; place < k; place += kThreads) write.pad(place);
+}
+
+}  // namespace shortlist::cuda::filtering

@@ -1,0 +1,239 @@
+// Row-wise top k of many long rows: a block holds a row in shared memory, marks what reaches a filter that a sample of
+// the row suggests, and searches that while the next row comes.
+//
+// Why it is fast: a column costs a compare and an eighth of a byte of marks, and all that is done for columns that
+// reach the filter is done once, by all threads, when the row is there. Two blocks share a multiprocessor where two
+// rows fit it, so that one marks and searches while the other's row comes.
+// Steps of a block, a row at a time: a sample spread over the row -> a cut that somewhat more than k columns reach,
+// almost surely -> a bit for each column that reaches it, chunk by chunk -> their places, in their order -> if their
+// count is at least k and within what threads hold, the k best are among them: that proves the sample right; else the
+// row is searched in global memory -> their values into registers; the next row may come -> the exact border, by
+// counting -> entries by column, or sorted.
+// Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+#include <algorithm>
+#include <cstdint>
+
+#include "core/plan.hpp"
+#include "cuda/device/cluster.cuh"
+#include "cuda/runtime/launch.cuh"
+#include "cuda/top_k/filter_list.cuh"
+#include "cuda/top_k/filter_parts.cuh"
+#include "cuda/top_k/filter_sample.cuh"
+#include "cuda/top_k/filter_write.cuh"
+#include "cuda/top_k/resident_rows.hpp"
+#include "cuda/top_k/row_marks.cuh"
+
+namespace shortlist::cuda {
+namespace {
+
+using namespace filtering;
+
+constexpr int kBlocks = 2;  // a multiprocessor holds, where their rows let it
+constexpr std::uint32_t kCapacity = core::kResidentRowsMaxCapacity;
+static_assert(kCapacity == kRound);
+
+/// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile.
+struct resident_layout {
+  std::int64_t marks;
+  std::int64_t totals;
+  std::int64_t list;
+  std::int64_t values;  // of place 0
+  std::int64_t bytes;
+};
+
+template <class Stored, bool Sorted>
+SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols) {
+  constexpr std::int64_t kValueBytes = sizeof(Stored);
+  constexpr std::int64_t kSortBytes = 8 * 2 * kCapacity + sizeof(order_scratch);
+  const std::int64_t words = cols / kPlacesOfWord + 3;
+  const std::int64_t marks = offsetof(filter_scratch, bins);
+  const std::int64_t marks_bytes = words * 4 > kBins * 4 ? words * 4 : kBins * 4;
+  const std::int64_t totals = (marks + marks_bytes + 15) / 16 * 16;
+  const std::int64_t list = totals + kMarkRounds * kWarps * 4;
+  const std::int64_t before_vectors = kPlacesOfWord * kValueBytes;
+  const std::int64_t vectors = (list + 2 * kCapacity + before_vectors + kLineBytes - 1) / kLineBytes * kLineBytes;
+  std::int64_t row_bytes = (cols + 2 * kPlacesOfWord) * kValueBytes;
+  if (Sorted && row_bytes < kSortBytes) row_bytes = kSortBytes;
+  return {marks, totals, list, vectors - before_vectors, vectors + row_bytes};
+}
+
+/// What threads hold of a row's list.
+struct held_list {
+  std::uint32_t numbers[kHeld];  // 0, which nothing is worse than, where there is no entry
+  std::uint32_t bits[kHeld];     // of values
+};
+
+template <class Stored>
+__device__ __forceinline__ Stored of_bits(std::uint32_t bits) {
+  if constexpr (sizeof(Stored) == 4)
+    return __uint_as_float(bits);
+  else
+    return {static_cast<std::uint16_t>(bits)};
+}
+
+/// Reads what the list's places have.
+template <class Stored>
+__device__ __forceinline__ void hold(const resident_row<Stored>& values, std::uint32_t list, const round_share& share,
+                                     bool negated, held_list& held) {
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) held.numbers[i] = held.bits[i] = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (share.has(i)) held.bits[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (share.has(i)) held.bits[i] = values.bits(held.bits[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (share.has(i)) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
+  }
+}
+
+template <class Stored, bool Sorted>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    resident_rows_kernel(const __grid_constant__ core::top_k_request request) {
+  const resident_layout layout = layout_of<Stored, Sorted>(request.matrix.cols);
+  auto& scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared());
+  const std::uint32_t marks = held(shared_address(scratch.bins));
+  const std::uint32_t list = held(shared_address(dynamic_shared() + layout.list));
+  const std::uint32_t totals = held(shared_address(dynamic_shared() + layout.totals));
+  std::byte* values = reinterpret_cast<std::byte*>(dynamic_shared()) + layout.values;
+  std::byte* sorting = values + kPlacesOfWord * sizeof(Stored);  // over the row
+  const filter_block block{.request = request,
+                           .scratch = scratch,
+                           .list = {shared_address(sorting), kCapacity},
+                           .entries = reinterpret_cast<std::uint64_t*>(sorting),
+                           .order = reinterpret_cast<order_scratch*>(sorting + 8 * 2 * kCapacity)};
+  block_sums sums(scratch);
+  clear_scratch(scratch);
+  constexpr int kMostChunks = kWarps * kMostStages;
+  if (threadIdx.x < kMostChunks) barrier_init(&scratch.full[0][0] + threadIdx.x, 1);
+  barrier_init_fence();
+  __syncthreads();
+
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  const bool negated = request.options.order == order::smallest;
+  const std::uint32_t flip = sign_flip<Stored>(request);
+  resident_row<Stored> held_row(held(shared_address(values)), held(shared_address(scratch.full)));
+  row_sample<Stored> sample;
+  learned from_before{.spread = static_cast<float>(0x10000u >> kSharedBits<Stored>) / 32.0f};
+  const auto is_held = [](const whole_row<Stored>& row) { return row.columns > core::kFilterRowsSample; };
+  const auto bring = [&](const whole_row<Stored>& row) {
+    if (!is_held(row)) return;
+    if (threadIdx.x == 0) {
+      async_fence();
+      held_row.bring(row);
+    }
+  };
+  std::int64_t index = blockIdx.x;
+  whole_row<Stored> row = open_row<Stored>(request, index);
+  if (is_held(row)) sample.load(row);
+  bring(row);
+#pragma unroll 1
+  for (;;) {
+    const std::int64_t after = index + gridDim.x;
+    const whole_row<Stored> next =
+        after < request.matrix.rows ? open_row<Stored>(request, after) : whole_row<Stored>{};
+    const row_writer<Stored> write(request, index, row);
+    bool written = false;
+    bool is_next_coming = false;
+    if (is_held(row)) {
+      const row_places<Stored> places(row);
+      const std::uint64_t cut = sample_cut(sample, row, flip, sampled_rank(k, row.columns), from_before, sums, scratch);
+      const row_filter<Stored> filter(cut, row);
+      const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
+      from_before.cut = least;
+      from_before.by_columns = static_cast<std::uint32_t>(cut) != 0;
+      if (negated)
+        mark_row<Stored, true>(row, places, held_row, filter, marks, sums);
+      else
+        mark_row<Stored, false>(row, places, held_row, filter, marks, sums);
+      held_row.used(row);
+      __syncthreads();
+      marked_words mine;
+      const std::uint32_t n = read_marks(marks, places.words(), totals, mine, sums);
+      store_shared(marks + threadIdx.x * 16, make_uint4(0, 0, 0, 0));  // they are bins again
+      static_assert(kBins * 4 == kThreads * 16);
+      if (n >= k && n <= kCapacity) {
+        list_places(mine, places.words(), list);
+        __syncthreads();
+        const round_share share(0, n, sums);
+        held_list mine_of_list;
+        hold(held_row, list, share, negated, mine_of_list);
+        __syncthreads();  // the row has been read
+        if constexpr (Sorted) {
+#pragma unroll
+          for (int i = 0; i < kHeld; i++) {
+            if (i >= share.steps) break;
+            if (!share.has(i)) continue;
+            const std::uint32_t place = load_shared<std::uint16_t>(list + share.at(i) * 2);
+            store_shared(block.list.entries + share.at(i) * 8,
+                         make_uint2(row.first_column + places.column(place), mine_of_list.bits[i]));
+          }
+          __syncthreads();
+          written = write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
+        } else {
+          bring(next);
+          is_next_coming = true;
+          const row_border border = held_border(mine_of_list.numbers, share, n, k, least, kInfinityNumber<Stored>,
+                                                from_before, sums, scratch);
+          if (is_held(next)) sample.load(next);
+          uint2 before = make_uint2(0, 0);
+          const auto keep = [&](std::uint32_t place, int i) {
+            const std::uint32_t from = load_shared<std::uint16_t>(list + share.at(i) * 2);
+            write.stored(place, row.first_column + places.column(from), of_bits<Stored>(mine_of_list.bits[i]));
+          };
+          if (border.ties == 0)
+            place_round<false>(mine_of_list.numbers, share, border, before, sums, keep);
+          else
+            place_round<true>(mine_of_list.numbers, share, border, before, sums, keep);
+          written = before.x + min(before.y, border.ties) == k;
+        }
+      }
+    }
+    if (!written) {
+      __syncthreads();
+      search_row<Stored, Sorted>(block, index, sums);
+    }
+    if (!is_next_coming) {
+      __syncthreads();  // the row's memory has been left
+      bring(next);
+      if (is_held(next)) sample.load(next);
+    }
+    if (after >= request.matrix.rows) break;
+    index = after;
+    row = next;
+  }
+}
+
+template <class Stored, bool Sorted>
+void launch_as(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
+  constexpr const char* kWhat = "launching the row-wise top k of rows in shared memory";
+  launch_shape shape;
+  shape.threads = kThreads;
+  shape.shared_bytes = layout_of<Stored, Sorted>(request.matrix.cols).bytes;
+  const std::int64_t fitting =
+      blocks_per_multiprocessor(resident_rows_kernel<Stored, Sorted>, kThreads, shape.shared_bytes, kWhat);
+  shape.grid =
+      dim3(static_cast<unsigned>(std::min(request.matrix.rows, std::max<std::int64_t>(fitting, 1) * multiprocessors)));
+  launch(resident_rows_kernel<Stored, Sorted>, shape, stream, request, kWhat);
+}
+
+}  // namespace
+
+void launch_resident_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
+  by_stored_type(request.matrix.type, [&](auto stored) {
+    using value = decltype(stored);
+    if (request.options.sorted)
+      launch_as<value, true>(stream, request, multiprocessors);
+    else
+      launch_as<value, false>(stream, request, multiprocessors);
+  });
+}
+
+}  // namespace shortlist::cuda
