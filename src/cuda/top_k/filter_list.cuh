@@ -46,21 +46,23 @@ struct columns_of_row {
   }
 };
 
-/// A thread's share of entries: of a round of kHeld for each thread, each warp has its own, one behind the other.
+/// A thread's share of entries: of a round of kHeld for each thread, each has neighbours. An odd number of them, so that
+/// the lanes of a half warp read other banks.
 constexpr int kHeld = 15;
 constexpr std::uint32_t kRound = kHeld * kThreads;
+static_assert(kHeld % 2 == 1);
 struct round_share {
   std::uint32_t first;
   std::uint32_t end;
   int steps;
 
-  __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n, const block_sums& sums) {
+  __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n) {
     const std::uint32_t there = min(n - start, kRound);
-    steps = static_cast<int>((there + kThreads - 1) / kThreads);
-    first = start + sums.warp() * steps * kWarp + sums.lane();
+    steps = static_cast<int>((there + kThreads - 1) / kThreads) | 1;
+    first = start + threadIdx.x * steps;
     end = start + there;
   }
-  __device__ __forceinline__ std::uint32_t at(int i) const { return first + i * kWarp; }
+  __device__ __forceinline__ std::uint32_t at(int i) const { return first + i; }
   __device__ __forceinline__ bool has(int i) const { return i < steps && at(i) < end; }
 };
 
@@ -92,27 +94,24 @@ __device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[kHeld
     mine += numbers[i] > border.number ? 1 : 0;
     if (Ties) mine += numbers[i] == border.number && share.has(i) ? kTie : 0;
   }
+  const std::uint32_t up_to = lanes_up_to(mine);
   std::uint32_t of_warps_before = 0;
-  const std::uint32_t all = sums.of_warps(__reduce_add_sync(kFullWarp, mine), of_warps_before);
-  const std::uint32_t lanes = (1u << sums.lane()) - 1;
-  std::uint32_t above = before.x + of_warps_before % kTie;
-  std::uint32_t ties = before.y + of_warps_before / kTie;
+  const std::uint32_t all = sums.of_warps(up_to, of_warps_before);
+  const std::uint32_t of_lanes_before = up_to - mine;
+  std::uint32_t above = before.x + of_warps_before % kTie + of_lanes_before % kTie;
+  std::uint32_t ties = before.y + of_warps_before / kTie + of_lanes_before / kTie;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
     const bool is_above = numbers[i] > border.number;
-    const unsigned all_above = __ballot_sync(kFullWarp, is_above);
-    const std::uint32_t place = above + __popc(all_above & lanes);
     if (Ties) {
       const bool is_tie = numbers[i] == border.number && share.has(i);
-      const unsigned all_ties = __ballot_sync(kFullWarp, is_tie);
-      const std::uint32_t ties_before = ties + __popc(all_ties & lanes);
-      if (is_above || (is_tie && ties_before < border.ties)) keep(place + min(ties_before, border.ties), i);
-      ties += __popc(all_ties);
+      if (is_above || (is_tie && ties < border.ties)) keep(above + min(ties, border.ties), i);
+      ties += is_tie ? 1 : 0;
     } else {
-      if (is_above) keep(place, i);
+      if (is_above) keep(above, i);
     }
-    above += __popc(all_above);
+    above += is_above ? 1 : 0;
   }
   before.x += all % kTie;
   before.y += all / kTie;
@@ -126,7 +125,7 @@ __device__ __forceinline__ std::uint32_t for_each_round(const Entries& entries, 
   uint2 before = make_uint2(0, 0);
 #pragma unroll 1
   for (std::uint32_t start = 0; start < n; start += kRound) {
-    const round_share share(start, n, sums);
+    const round_share share(start, n);
     std::uint32_t numbers[kHeld];
     load_numbers<Stored>(entries, share, negated, numbers);
     f(share, numbers, before);

@@ -15,6 +15,36 @@ namespace shortlist::cuda::filtering {
 
 constexpr std::uint32_t kCoarseStep = 1u << 16;  // between the keys of fp32 values that differ in their upper half
 
+/// The least stored value whose key is no less: of 16 bits, twice.
+template <class Stored>
+__device__ __forceinline__ auto least_value(std::uint32_t key) {
+  const float value = core::from_ascending_key(key);
+  if constexpr (sizeof(Stored) == 4) {
+    return value;
+  } else {
+    std::uint32_t bits;
+    if constexpr (std::is_same_v<Stored, float16>)
+      bits = __half_as_ushort(__float2half_ru(value));
+    else
+      bits = __bfloat16_as_ushort(__float2bfloat16_ru(value));
+    return bits << 16 | bits;
+  }
+}
+/// An fp32 value whose key is a multiple of kCoarseStep as two bf16: a value reaches it exactly if its upper half does,
+/// for of it, all bits below are 0, or all are 1 where it is negative.
+__device__ __forceinline__ std::uint32_t both_upper_halves(float value) {
+  const std::uint32_t bits = core::float_bits(value);
+  return bits >> 16 | (bits & 0xFFFF0000u);
+}
+/// What pairs of 16-bit values, of fp32 the upper halves, must reach to have a key, of fp32 a multiple of kCoarseStep.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t least_pair(std::uint32_t key) {
+  if constexpr (sizeof(Stored) == 4)
+    return both_upper_halves(least_value<float>(key));
+  else
+    return least_value<Stored>(key);
+}
+
 /// What reaches a cut, by vectors: of those before `ties_end`, what is at least `least`; of the others, what is above.
 /// Looser than the cut by the ties within a vector, but as good: none that is left out is better than one that is let
 /// through.
@@ -28,35 +58,17 @@ struct row_filter {
 
   __device__ __forceinline__ row_filter(std::uint64_t cut, const whole_row<Stored>& row) {
     const std::uint32_t key = max(core::key_of(cut), kMinusInfinityKey);
-    least = at_least(key);
-    above = at_least(key + 1);
+    least = least_value<Stored>(key);
+    above = least_value<Stored>(key + 1);
     const std::uint32_t column = core::position_of(cut) - row.first_column;
     ties_end = column < row.head ? 0 : (column - row.head) / kPerVector<Stored> + 1;
     const bool all_ties = static_cast<std::uint32_t>(cut) == 0;
     if (all_ties) ties_end = ~0u;
     is_coarse = all_ties && key % kCoarseStep == 0 && key != kMinusInfinityKey;
   }
-  /// The least stored value whose key is no less.
-  static __device__ __forceinline__ word at_least(std::uint32_t key) {
-    const float value = core::from_ascending_key(key);
-    if constexpr (sizeof(Stored) == 4) {
-      return value;
-    } else {
-      std::uint32_t bits;
-      if constexpr (std::is_same_v<Stored, float16>)
-        bits = __half_as_ushort(__float2half_ru(value));
-      else
-        bits = __bfloat16_as_ushort(__float2bfloat16_ru(value));
-      return bits << 16 | bits;
-    }
-  }
   __device__ __forceinline__ word of(std::uint32_t vector) const { return vector < ties_end ? least : above; }
-  /// `least` of fp32 as two bf16: a value reaches it exactly if its upper half does, for of the value, all bits below
-  /// are 0, or all are 1 where it is negative.
-  __device__ __forceinline__ std::uint32_t coarse() const {
-    const std::uint32_t bits = core::float_bits(least);
-    return bits >> 16 | (bits & 0xFFFF0000u);
-  }
+  /// `least` of fp32 as two bf16, where it is coarse.
+  __device__ __forceinline__ std::uint32_t coarse() const { return both_upper_halves(least); }
   /// Whether a column's value reaches the filter, as one of a vector's.
   __device__ __forceinline__ bool reached_by(Stored value, std::uint32_t vector, bool negated) const {
     float wide = core::widen(value);
@@ -68,145 +80,115 @@ struct row_filter {
   }
 };
 
-/// A lane's first vector of a piece, and the distance to its next: so that a step of a quarter of a warp reads
-/// neighbours, and lanes may exchange marks.
+// A lane has kValues neighbouring columns of a piece. It reads their vectors in turns of its own, so that lanes meet no
+// bank of shared memory twice: the i-th that it reads is vector (i + turn) % kVectors.
 template <class Stored>
-__device__ __forceinline__ std::uint32_t first_vector_of(std::uint32_t lane) {
-  constexpr std::uint32_t kOfEight = 8 * kVectors<Stored>;  // lanes
-  return lane / 8 * kOfEight + lane % 8;
+__device__ __forceinline__ std::uint32_t first_turn(std::uint32_t lane) {
+  constexpr std::uint32_t kLanesOfLine = 8 / kVectors<Stored>;  // that read their vectors from a line of all banks
+  return lane / kLanesOfLine % kVectors<Stored>;
 }
-constexpr std::uint32_t kVectorPitch = 8;
 
-// The marks of a lane's vectors before the exchange: of fp32, bit 4 v + e is the column e of vector v; of the others,
-// bits 4 v + w and 16 more are the columns of its word w.
-
-/// Marks of a piece by 16-bit values, of fp32 the upper halves: of those, NaN may be marked, too. @param mine the
-/// shared address of the lane's first vector.
+/// Marks of a lane's columns, and what it takes to bring them into the columns' order.
 template <class Stored, bool Negated>
-__device__ __forceinline__ std::uint32_t coarse_marks(std::uint32_t mine, std::uint32_t least) {
-  constexpr std::uint32_t kBoth = 0x00010001;
-  if (Negated) least ^= 0x80008000u;
-  uint4 raw[kVectors<Stored>];
-#pragma unroll
-  for (int v = 0; v < kVectors<Stored>; v++) raw[v] = load_shared<uint4>(mine + v * kVectorPitch * 16);
-  std::uint32_t marks = 0;
-  const auto mark = [&](std::uint32_t pair, int bit) {
-    using compared = std::conditional_t<sizeof(Stored) == 4, bfloat16, Stored>;
-    marks |= pair_mask<compared, Negated>(pair, least) & (kBoth << bit);
-  };
-#pragma unroll
-  for (int v = 0; v < 4; v++) {
-    if constexpr (sizeof(Stored) == 4) {
-      mark(upper_halves(raw[v].x, raw[v + 4].x), 4 * v);
-      mark(upper_halves(raw[v].y, raw[v + 4].y), 4 * v + 1);
-      mark(upper_halves(raw[v].z, raw[v + 4].z), 4 * v + 2);
-      mark(upper_halves(raw[v].w, raw[v + 4].w), 4 * v + 3);
-    } else {
-      mark(raw[v].x, 4 * v);
-      mark(raw[v].y, 4 * v + 1);
-      mark(raw[v].z, 4 * v + 2);
-      mark(raw[v].w, 4 * v + 3);
-    }
-  }
-  return marks;
-}
-
-/// The same by whole fp32 values.
-template <bool Negated>
-__device__ __forceinline__ std::uint32_t fine_marks(std::uint32_t mine, float least) {
-  std::uint32_t marks = 0;
-#pragma unroll
-  for (int v = 0; v < kVectors<float>; v++) {
-    const uint4 raw = load_shared<uint4>(mine + v * kVectorPitch * 16);
-    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const float value = __uint_as_float(words[e]);
-      marks |= (Negated ? value <= -least : value >= least) ? 1u << (4 * v + e) : 0;
-    }
-  }
-  return marks;
-}
-
-/// The same of a piece that ends the ties. @param vector the lane's first in the row.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t marks_around_ties(std::uint32_t mine, std::uint32_t vector,
-                                                           const row_filter<Stored>& filter, bool negated) {
-  std::uint32_t marks = 0;
-#pragma unroll 1
-  for (int v = 0; v < kVectors<Stored>; v++, vector += kVectorPitch, mine += kVectorPitch * 16) {
-    const uint4 raw = load_shared<uint4>(mine);
-    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    const auto least = filter.of(vector);
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-      const std::uint32_t word = negated ? words[w] ^ kSigns<Stored> : words[w];
-      if constexpr (sizeof(Stored) == 4)
-        marks |= (__uint_as_float(word) >= least ? 1u : 0u) << (4 * v + w);
-      else
-        marks |= (pair_mask<Stored, false>(word, least) & 0x00010001u) << (4 * v + w);
-    }
-  }
-  return marks;
-}
-
-/// Marks of a lane's vectors of a piece. @param first the piece's first vector in the row.
-template <class Stored, bool Negated>
-__device__ __forceinline__ std::uint32_t marks_of_piece(std::uint32_t mine, std::uint32_t first, std::uint32_t lane,
-                                                        const row_filter<Stored>& filter) {
-  const bool has_ties = first < filter.ties_end;
-  if (has_ties && filter.ties_end < first + kPiece<Stored>)
-    return marks_around_ties(mine, first + first_vector_of<Stored>(lane), filter, Negated);
-  if constexpr (sizeof(Stored) == 4) {
-    if (filter.is_coarse) return coarse_marks<Stored, Negated>(mine, filter.coarse());
-    return fine_marks<Negated>(mine, has_ties ? filter.least : filter.above);
-  } else {
-    return coarse_marks<Stored, Negated>(mine, has_ties ? filter.least : filter.above);
-  }
-}
-
-/// Exchanges marks between the lanes of a warp. Each step swaps a bit of the lane's number with one of a mark's place.
-template <class Stored>
-class mark_exchange {
+class piece_marker {
  public:
-  explicit __device__ __forceinline__ mark_exchange(std::uint32_t lane)
-      : kept_(held(lane & 1 ? 0xF0F0F0F0u : 0x0F0F0F0Fu)),
-        turn_(held(lane & 1 ? 28u : 4u)),
-        bytes_(held(lane & 2 ? 0x3715u : 0x6240u)) {
-    if constexpr (sizeof(Stored) == 4)
-      last_ = held(lane & 4 ? 0x3276u : 0x5410u);
-    else
-      last_ = held((lane & 24) | (lane & 1) << 2 | (lane >> 1 & 3));
+  explicit __device__ __forceinline__ piece_marker(std::uint32_t lane)
+      : turn_(held(first_turn<Stored>(lane))), first_(held(lane * (kVectors<Stored> * 16))) {}
+
+  /// By 16-bit values, of fp32 the upper halves: of those, NaN may be marked, too. @param piece its shared address.
+  __device__ __forceinline__ std::uint32_t coarse(std::uint32_t piece, std::uint32_t least) const {
+    using compared = std::conditional_t<sizeof(Stored) == 4, bfloat16, Stored>;
+    if (Negated) least ^= 0x80008000u;
+    uint4 raw[kVectors<Stored>];
+    load(piece, raw);
+    std::uint32_t marks = 0;
+    const auto mark = [&](std::uint32_t pair, int bit) {
+      marks |= pair_mask<compared, Negated>(pair, least) & (0x00010001u << bit);
+    };
+#pragma unroll
+    for (int v = 0; v < 4; v++) {
+      if constexpr (sizeof(Stored) == 4) {
+        mark(upper_halves(raw[v].x, raw[v + 4].x), 4 * v);
+        mark(upper_halves(raw[v].y, raw[v + 4].y), 4 * v + 1);
+        mark(upper_halves(raw[v].z, raw[v + 4].z), 4 * v + 2);
+        mark(upper_halves(raw[v].w, raw[v + 4].w), 4 * v + 3);
+      } else {
+        mark(raw[v].x, 4 * v);
+        mark(raw[v].y, 4 * v + 1);
+        mark(raw[v].z, 4 * v + 2);
+        mark(raw[v].w, 4 * v + 3);
+      }
+    }
+    return in_order(marks);
   }
-  /// Bit b of lane l becomes column 32 l + b of the piece. All lanes come.
-  __device__ __forceinline__ std::uint32_t by_column(std::uint32_t marks) const {
-    std::uint32_t other = __shfl_xor_sync(kFullWarp, marks, 1);
-    marks = (marks & kept_) | (__funnelshift_l(other, other, turn_) & ~kept_);
-    other = __shfl_xor_sync(kFullWarp, marks, 2);
-    marks = __byte_perm(marks, other, bytes_);
-    if constexpr (sizeof(Stored) == 4) {
-      other = __shfl_xor_sync(kFullWarp, marks, 4);
-      return __byte_perm(marks, other, last_);
-    } else {
-      marks = __shfl_sync(kFullWarp, marks, static_cast<int>(last_));
+  /// By whole values. @param least of a vector, by its number in the row. @param vector the lane's first.
+  template <class Least>
+  __device__ __forceinline__ std::uint32_t fine(std::uint32_t piece, std::uint32_t vector, Least least) const {
+    std::uint32_t marks = 0;
+#pragma unroll 2
+    for (std::uint32_t i = 0; i < kVectors<Stored>; i++) {
+      const std::uint32_t v = (i + turn_) % kVectors<Stored>;
+      const uint4 raw = load_shared<uint4>(piece + first_ + v * 16);
+      const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+      const auto reached = least(vector + v);
+      std::uint32_t of_vector = 0;
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        const std::uint32_t word = Negated ? words[w] ^ kSigns<Stored> : words[w];
+        if constexpr (sizeof(Stored) == 4) {
+          of_vector |= (__uint_as_float(word) >= reached ? 1u : 0u) << w;
+        } else {
+          const std::uint32_t both = pair_mask<Stored, false>(word, reached);
+          of_vector |= ((both & 1u) | (both >> 16 & 2u)) << (2 * w);
+        }
+      }
+      marks |= of_vector << (v * kPerVector<Stored>);
+    }
+    return marks;
+  }
+
+ private:
+  __device__ __forceinline__ void load(std::uint32_t piece, uint4 (&raw)[kVectors<Stored>]) const {
+#pragma unroll
+    for (int v = 0; v < kVectors<Stored>; v++)
+      raw[v] = load_shared<uint4>(piece + first_ + (v + turn_) % kVectors<Stored> * 16);
+  }
+  /// Bit b becomes the lane's column b.
+  __device__ __forceinline__ std::uint32_t in_order(std::uint32_t marks) const {
+    if constexpr (sizeof(Stored) == 2) {  // from even columns, and odd ones 16 bits above
       const auto swap = [&](std::uint32_t mask, int by) {
         const std::uint32_t differ = (marks ^ marks >> by) & mask;
         marks ^= differ ^ differ << by;
       };
-      marks = __byte_perm(marks, 0, 0x3120);  // from halves to pairs of neighbours
+      marks = __byte_perm(marks, 0, 0x3120);
       swap(0x00F000F0u, 4);
       swap(0x0C0C0C0Cu, 2);
       swap(0x22222222u, 1);
-      return marks;
     }
+    return __funnelshift_l(marks, marks, turn_ * kPerVector<Stored>);
   }
 
- private:
-  std::uint32_t kept_;
   std::uint32_t turn_;
-  std::uint32_t bytes_;
-  std::uint32_t last_;
+  std::uint32_t first_;
 };
+
+/// Marks of a lane's columns of a piece. @param first the piece's first vector in the row.
+template <class Stored, bool Negated>
+__device__ __forceinline__ std::uint32_t marks_of_piece(const piece_marker<Stored, Negated>& marker,
+                                                        std::uint32_t piece, std::uint32_t first, std::uint32_t lane,
+                                                        const row_filter<Stored>& filter) {
+  const bool has_ties = first < filter.ties_end;
+  const bool ends_ties = has_ties && filter.ties_end < first + kPiece<Stored>;
+  const std::uint32_t vector = first + lane * kVectors<Stored>;
+  if (ends_ties) return marker.fine(piece, vector, [&](std::uint32_t v) { return filter.of(v); });
+  const auto least = has_ties ? filter.least : filter.above;
+  if constexpr (sizeof(Stored) == 4) {
+    if (filter.is_coarse) return marker.coarse(piece, filter.coarse());
+    return marker.fine(piece, vector, [&](std::uint32_t) { return least; });
+  } else {
+    return marker.coarse(piece, least);
+  }
+}
 
 /// A warp's share of a row, from its next piece on: every kWarps-th piece of its vectors.
 template <class Stored>

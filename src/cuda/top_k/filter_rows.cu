@@ -32,7 +32,9 @@ using namespace filtering;
 
 constexpr int kBlocks = 2;  // a multiprocessor holds
 
-constexpr std::int64_t kRingsBegin = (sizeof(filter_scratch) + 127) / 128 * 128;
+constexpr std::int64_t kPlacesBegin = sizeof(filter_scratch);
+template <bool Sorted>
+constexpr std::int64_t kRingsBegin = (kPlacesBegin + (Sorted ? 0 : 2 * kRound) + 127) / 128 * 128;
 
 struct filter_args {
   core::top_k_request request;
@@ -119,8 +121,7 @@ __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, 
                                                   piece_ring<Stored>& ring, const row_list& list, block_sums& sums) {
   constexpr std::uint32_t kPitch = row_share<Stored>::kPitch;
   const std::uint32_t lane = sums.lane();
-  const std::uint32_t mine = first_vector_of<Stored>(lane) * 16;
-  const mark_exchange<Stored> exchange(lane);
+  const piece_marker<Stored, Negated> marker(lane);
   const row_filter<Stored> filter(cut, row);
   std::uint32_t n = 0;
   if (row.head > 0) list_beside(row, 0, row.head, 0, filter, Negated, list, n, sums);
@@ -142,7 +143,7 @@ __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, 
   for (std::uint32_t start = 0; start < row.vectors; start += kPitch) {
     if (first < row.vectors) {
       const std::uint32_t piece = ring.wait();
-      std::uint32_t marks = exchange.by_column(marks_of_piece<Stored, Negated>(piece + mine, first, lane, filter));
+      std::uint32_t marks = marks_of_piece(marker, piece, first, lane, filter);
       const std::uint32_t columns = (row.vectors - first) * kPerVector<Stored>;  // from there on
       if (columns < kPiece<Stored> * kPerVector<Stored>) {
         const std::uint32_t there = columns > lane * kValues ? columns - lane * kValues : 0;
@@ -243,12 +244,13 @@ __device__ __forceinline__ std::int64_t stream_rows(const filter_block& block, u
 template <class Stored, bool Sorted>
 __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __grid_constant__ filter_args args) {
   const core::top_k_request& request = args.request;
-  auto* rings = reinterpret_cast<uint4*>(dynamic_shared() + kRingsBegin);
+  auto* rings = reinterpret_cast<uint4*>(dynamic_shared() + kRingsBegin<Sorted>);
   uint4* entries = rings + kWarps * kRingBytes / 16;
   const filter_block block{
       .request = request,
       .scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared()),
       .list = {held(shared_address(entries)), args.capacity},
+      .places = shared_address(dynamic_shared() + kPlacesBegin),
       .entries = reinterpret_cast<std::uint64_t*>(entries),
       .order = reinterpret_cast<order_scratch*>(reinterpret_cast<std::uint64_t*>(entries) + args.capacity)};
   block_sums sums(block.scratch);
@@ -277,7 +279,7 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
   const filter_args args{request, static_cast<std::uint32_t>(capacity)};
   launch_shape shape;
   shape.threads = kThreads;
-  shape.shared_bytes = kRingsBegin + kWarps * kRingBytes + capacity * static_cast<std::int64_t>(sizeof(entry));
+  shape.shared_bytes = kRingsBegin<Sorted> + kWarps * kRingBytes + capacity * static_cast<std::int64_t>(sizeof(entry));
   if (Sorted) shape.shared_bytes += sizeof(order_scratch);
   const std::int64_t fitting =
       blocks_per_multiprocessor(filter_rows_kernel<Stored, Sorted>, kThreads, shape.shared_bytes, kWhat);

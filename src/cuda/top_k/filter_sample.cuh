@@ -5,9 +5,13 @@
 #include <cstdint>
 
 #include "core/plan.hpp"
+#include "cuda/device/value_pair.cuh"
 #include "cuda/top_k/filter_parts.cuh"
+#include "cuda/top_k/filter_pieces.cuh"
 
 namespace shortlist::cuda::filtering {
+
+constexpr int kSamplePairs = core::kFilterRowsSample / kThreads / 2;  // of a thread's values
 
 /// Vectors spread over a row: a few neighbours from each of as many equal parts, at a place of their own in it, so that
 /// no period of the data is the sample's, too.
@@ -18,6 +22,20 @@ class row_sample {
     const auto* vectors = reinterpret_cast<const uint4*>(row.values + row.head);
 #pragma unroll
     for (int v = 0; v < kTaken; v++) raw_[v] = __ldg(vectors + vector(v, row.vectors));
+  }
+  /// Pairs of the thread's values as 16-bit ones, larger ones being better: of fp32 the upper halves.
+  __device__ __forceinline__ void pack(std::uint32_t flip, std::uint32_t (&pairs)[kSamplePairs]) const {
+#pragma unroll
+    for (int v = 0; v < kTaken; v++) {
+      if constexpr (sizeof(Stored) == 4) {
+        pairs[2 * v] = upper_halves(raw_[v].x, raw_[v].y) ^ (flip | flip >> 16);
+        pairs[2 * v + 1] = upper_halves(raw_[v].z, raw_[v].w) ^ (flip | flip >> 16);
+      } else {
+        const std::uint32_t words[4] = {raw_[v].x, raw_[v].y, raw_[v].z, raw_[v].w};
+#pragma unroll
+        for (int w = 0; w < 4; w++) pairs[4 * v + w] = words[w] ^ flip;
+      }
+    }
   }
   /// Calls f(value, column) for the thread's values, larger ones being better.
   template <class F>
@@ -66,6 +84,7 @@ struct learned {
   std::uint32_t cut = 0;    // the number that the sample suggested; 0: none
   bool by_columns = false;  // the sample's ties were cut by their columns
   float spread = 0;         // what lies between the numbers of two columns near the border
+  std::uint32_t least = 0;  // the least number of the k best; 0: not known
 };
 
 /// fp32 values are told apart by their upper halves, where that is enough.
@@ -142,6 +161,10 @@ __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sa
                                                     const learned& from_before, block_sums& sums,
                                                     filter_scratch& scratch) {
   if (!from_before.by_columns) {
+    using compared = std::conditional_t<sizeof(Stored) == 4, bfloat16, Stored>;
+    static_assert(kSamplePairs <= 16);
+    std::uint32_t pairs[kSamplePairs];
+    sample.pack(flip, pairs);
     const std::uint32_t slack = rank_slack(wanted);
     const std::uint32_t guess = from_before.cut != 0 ? from_before.cut : guess_cut(sample, row, flip, wanted, sums);
     const float columns_each = static_cast<float>(row.columns) * (1.0f / core::kFilterRowsSample);
@@ -153,10 +176,11 @@ __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sa
                          .low_is_near = false,
                          .high_is_near = false};
     const reached_number found = search.run(guess, wanted, slack, kShift, [&](std::uint32_t number) {
-      const float least = core::from_ascending_key(number << kSharedBits<Stored>);
-      std::uint32_t count = 0;
-      sample.for_each(row, flip, [&](float value, std::uint32_t) { count += value >= least ? 1 : 0; });
-      return sums.of_threads(count);
+      const std::uint32_t least = least_pair<Stored>(number << kSharedBits<Stored>);
+      std::uint32_t reaching = 0;
+#pragma unroll
+      for (int p = 0; p < kSamplePairs; p++) reaching |= pair_mask<compared, false>(pairs[p], least) & (0x00010001u << p);
+      return sums.of_threads(__popc(reaching));
     });
     if (found.count - wanted <= slack) return static_cast<std::uint64_t>(found.number << kSharedBits<Stored>) << 32;
   }

@@ -19,6 +19,7 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
                                                   std::uint32_t n, std::uint32_t k, std::uint32_t least,
                                                   std::uint32_t best, learned& from_before, block_sums& sums,
                                                   filter_scratch& scratch) {
+  from_before.least = 0;
   if (n == k) return {0, 0};
   const std::uint32_t dropped = n - k;
   const float spread = from_before.spread;
@@ -74,7 +75,32 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
     }
   }
   if (end > least) from_before.spread = __fdividef(static_cast<float>(end - least), static_cast<float>(dropped));
+  from_before.least = border.number + (border.ties > 0 ? 0 : 1);
   return border;
+}
+
+/// The same as load_numbers of a list that no number below `least` is in: where that is a positive value's, bits are in
+/// order already.
+template <class Stored>
+__device__ __forceinline__ void load_marked_numbers(const row_list& list, const round_share& share, std::uint32_t least,
+                                                    bool negated, std::uint32_t (&numbers)[kHeld]) {
+  constexpr std::uint32_t kZeroNumber = kZeroKey >> kSharedBits<Stored>;
+  if (std::is_same_v<Stored, float16> || least <= kZeroNumber)
+    return load_numbers<Stored>(list, share, negated, numbers);
+  constexpr std::uint32_t kSign = sizeof(Stored) == 4 ? core::kSignBit : 0x8000u;
+  const std::uint32_t turned = negated ? 0 : kSign;
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) numbers[i] = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (share.at(i) < share.end) numbers[i] = list(share.at(i)).y ^ turned;
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (numbers[i] > kInfinityNumber<Stored>) numbers[i] = 0;  // NaN
+  }
 }
 
 /// What a block has in shared memory for a row's entries, and where its parts lie.
@@ -82,6 +108,7 @@ struct filter_block {
   const core::top_k_request& request;
   filter_scratch& scratch;
   row_list list;
+  std::uint32_t places;    // the shared address of room for a round's 16-bit numbers of entries
   std::uint64_t* entries;  // the list's memory, with room for sorting it
   order_scratch* order;    // beside it
 };
@@ -121,28 +148,37 @@ __device__ __forceinline__ bool write_held(const filter_block& block, const row_
   if constexpr (Sorted) {
     if (n <= kThreads) return write_few_sorted(block, write, n, sums);
   }
-  const round_share share(0, n, sums);
-  std::uint32_t numbers[kHeld];
-  load_numbers<Stored>(block.list, share, negated, numbers);
-  const row_border border =
-      held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
+  const round_share share(0, n);
   if constexpr (Sorted) {
+    std::uint32_t numbers[kHeld];
+    load_numbers<Stored>(block.list, share, negated, numbers);
+    const row_border border =
+        held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
     const bool written = for_each_held_in_order<Stored>(block.entries, block.list, share, negated, border, k,
                                                         *block.order, sums, write);
     meanwhile();
     return written;
   } else {
+    std::uint32_t numbers[kHeld];
+    load_marked_numbers<Stored>(block.list, share, least, negated, numbers);
+    const row_border border =
+        held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
     meanwhile();
     uint2 before = make_uint2(0, 0);
     const auto keep = [&](std::uint32_t place, int i) {
-      const entry e = block.list(share.at(i));
-      write.stored(place, e.x, stored_in<Stored>(e));
+      store_shared(block.places + place * 2, static_cast<std::uint16_t>(share.at(i)));
     };
     if (border.ties == 0)
       place_round<false>(numbers, share, border, before, sums, keep);
     else
       place_round<true>(numbers, share, border, before, sums, keep);
-    return before.x + min(before.y, border.ties) == k;
+    if (before.x + min(before.y, border.ties) != k) return false;
+    __syncthreads();
+    for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
+      const entry e = block.list(load_shared<std::uint16_t>(block.places + i * 2));
+      write.stored(i, e.x, stored_in<Stored>(e));
+    }
+    return true;
   }
 }
 

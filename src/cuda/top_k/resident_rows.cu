@@ -32,7 +32,8 @@ constexpr int kBlocks = 2;  // a multiprocessor holds, where their rows let it
 constexpr std::uint32_t kCapacity = core::kResidentRowsMaxCapacity;
 static_assert(kCapacity == kRound);
 
-/// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile.
+/// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile; so do
+/// chosen values on their way out.
 struct resident_layout {
   std::int64_t marks;
   std::int64_t totals;
@@ -42,12 +43,13 @@ struct resident_layout {
 };
 
 template <class Stored, bool Sorted>
-SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols) {
+SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t k) {
   constexpr std::int64_t kValueBytes = sizeof(Stored);
   constexpr std::int64_t kSortBytes = 8 * 2 * kCapacity + sizeof(order_scratch);
   const std::int64_t words = cols / kPlacesOfWord + 3;
   const std::int64_t marks = offsetof(filter_scratch, bins);
-  const std::int64_t marks_bytes = words * 4 > kBins * 4 ? words * 4 : kBins * 4;
+  std::int64_t marks_bytes = words * 4 > kBins * 4 ? words * 4 : kBins * 4;
+  if (!Sorted && marks_bytes < k * kValueBytes) marks_bytes = k * kValueBytes;
   const std::int64_t totals = (marks + marks_bytes + 15) / 16 * 16;
   const std::int64_t list = totals + kMarkRounds * kWarps * 4;
   const std::int64_t before_vectors = kPlacesOfWord * kValueBytes;
@@ -60,7 +62,8 @@ SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols) {
 /// What threads hold of a row's list.
 struct held_list {
   std::uint32_t numbers[kHeld];  // 0, which nothing is worse than, where there is no entry
-  std::uint32_t bits[kHeld];     // of values
+  std::uint32_t places[kHeld];
+  std::uint32_t bits[kHeld];  // of values
 };
 
 template <class Stored>
@@ -71,33 +74,59 @@ __device__ __forceinline__ Stored of_bits(std::uint32_t bits) {
     return {static_cast<std::uint16_t>(bits)};
 }
 
-/// Reads what the list's places have.
+/// Reads what the list's places have. @param least no number is below it: where it is a positive value's, bits are in
+/// order already.
 template <class Stored>
 __device__ __forceinline__ void hold(const resident_row<Stored>& values, std::uint32_t list, const round_share& share,
-                                     bool negated, held_list& held) {
+                                     std::uint32_t least, bool negated, held_list& held) {
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) held.numbers[i] = held.bits[i] = 0;
+  for (int i = 0; i < kHeld; i++) held.numbers[i] = held.places[i] = 0;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    if (share.has(i)) held.bits[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
+    if (share.at(i) < share.end) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
   }
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    if (share.has(i)) held.bits[i] = values.bits(held.bits[i]);
+    held.bits[i] = values.bits(held.places[i]);
   }
+  constexpr std::uint32_t kZeroNumber = kZeroKey >> kSharedBits<Stored>;
+  if (std::is_same_v<Stored, float16> || least <= kZeroNumber) {
+#pragma unroll
+    for (int i = 0; i < kHeld; i++) {
+      if (i >= share.steps) break;
+      if (share.at(i) < share.end) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
+    }
+    return;
+  }
+  constexpr std::uint32_t kSign = sizeof(Stored) == 4 ? core::kSignBit : 0x8000u;
+  const std::uint32_t turned = negated ? 0 : kSign;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    if (share.has(i)) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
+    const std::uint32_t number = held.bits[i] ^ turned;
+    if (share.at(i) < share.end && number <= kInfinityNumber<Stored>) held.numbers[i] = number;  // NaN is none
   }
+}
+
+/// A cut for a row like the one before: its border, and below that as many columns as the counts of such rows differ by,
+/// but for one in ten thousand. 0: nothing is known.
+template <class Stored>
+__device__ __forceinline__ std::uint64_t cut_of_row_before(const learned& from_before, std::uint32_t k) {
+  constexpr float kDeviations = 4.0f;
+  constexpr float kLeast = 8.0f;
+  if (from_before.least == 0 || from_before.by_columns) return 0;
+  const float below = (kDeviations * sqrtf(2.0f * static_cast<float>(k)) + kLeast) * from_before.spread;
+  const auto number = static_cast<std::uint32_t>(fmaxf(static_cast<float>(from_before.least) - below, 1.0f));
+  const std::uint32_t lower = min(number, from_before.least);
+  return static_cast<std::uint64_t>(lower >> kCoarseShift<Stored> << kCoarseShift<Stored> << kSharedBits<Stored>) << 32;
 }
 
 template <class Stored, bool Sorted>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     resident_rows_kernel(const __grid_constant__ core::top_k_request request) {
-  const resident_layout layout = layout_of<Stored, Sorted>(request.matrix.cols);
+  const resident_layout layout = layout_of<Stored, Sorted>(request.matrix.cols, request.options.k);
   auto& scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared());
   const std::uint32_t marks = held(shared_address(scratch.bins));
   const std::uint32_t list = held(shared_address(dynamic_shared() + layout.list));
@@ -107,6 +136,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const filter_block block{.request = request,
                            .scratch = scratch,
                            .list = {shared_address(sorting), kCapacity},
+                           .places = list,
                            .entries = reinterpret_cast<std::uint64_t*>(sorting),
                            .order = reinterpret_cast<order_scratch*>(sorting + 8 * 2 * kCapacity)};
   block_sums sums(scratch);
@@ -130,6 +160,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       held_row.bring(row);
     }
   };
+  const auto clear_bins = [&] { store_shared(marks + threadIdx.x * 16, make_uint4(0, 0, 0, 0)); };
+  static_assert(kBins * 4 == kThreads * 16);
+  bool is_alike = true;  // the next row to this one
   std::int64_t index = blockIdx.x;
   whole_row<Stored> row = open_row<Stored>(request, index);
   if (is_held(row)) sample.load(row);
@@ -144,67 +177,102 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     bool is_next_coming = false;
     if (is_held(row)) {
       const row_places<Stored> places(row);
-      const std::uint64_t cut = sample_cut(sample, row, flip, sampled_rank(k, row.columns), from_before, sums, scratch);
-      const row_filter<Stored> filter(cut, row);
-      const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
-      from_before.cut = least;
-      from_before.by_columns = static_cast<std::uint32_t>(cut) != 0;
-      if (negated)
-        mark_row<Stored, true>(row, places, held_row, filter, marks, sums);
-      else
-        mark_row<Stored, false>(row, places, held_row, filter, marks, sums);
-      held_row.used(row);
-      __syncthreads();
+      const std::uint64_t learned_cut = cut_of_row_before<Stored>(from_before, k);
+      bool by_sample = !is_alike || learned_cut == 0;
+      std::uint64_t cut = learned_cut;
+      std::uint32_t n = 0;
       marked_words mine;
-      const std::uint32_t n = read_marks(marks, places.words(), totals, mine, sums);
-      store_shared(marks + threadIdx.x * 16, make_uint4(0, 0, 0, 0));  // they are bins again
-      static_assert(kBins * 4 == kThreads * 16);
+#pragma unroll 1
+      for (;;) {
+        if (by_sample) {
+          clear_bins();
+          __syncthreads();
+          cut = sample_cut(sample, row, flip, sampled_rank(k, row.columns), from_before, sums, scratch);
+          from_before.cut = core::key_of(cut) >> kSharedBits<Stored>;
+          from_before.by_columns = static_cast<std::uint32_t>(cut) != 0;
+        }
+        const row_filter<Stored> filter(cut, row);
+        if (negated)
+          mark_row<Stored, true>(row, places, held_row, filter, marks, sums);
+        else
+          mark_row<Stored, false>(row, places, held_row, filter, marks, sums);
+        __syncthreads();
+        n = read_marks(marks, places.words(), totals, mine, sums);
+        if (by_sample || (n >= k && n <= kCapacity)) break;
+        is_alike = false;
+        by_sample = true;
+        sample.load(row);
+        __syncthreads();  // the totals have been read
+      }
+      held_row.used(row);
+      clear_bins();
       if (n >= k && n <= kCapacity) {
+        const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
         list_places(mine, places.words(), list);
         __syncthreads();
-        const round_share share(0, n, sums);
-        held_list mine_of_list;
-        hold(held_row, list, share, negated, mine_of_list);
+        const round_share share(0, n);
+        held_list of_list;
+        hold(held_row, list, share, least, negated, of_list);
         __syncthreads();  // the row has been read
         if constexpr (Sorted) {
 #pragma unroll
           for (int i = 0; i < kHeld; i++) {
             if (i >= share.steps) break;
-            if (!share.has(i)) continue;
-            const std::uint32_t place = load_shared<std::uint16_t>(list + share.at(i) * 2);
-            store_shared(block.list.entries + share.at(i) * 8,
-                         make_uint2(row.first_column + places.column(place), mine_of_list.bits[i]));
+            if (share.at(i) < share.end)
+              store_shared(block.list.entries + share.at(i) * 8,
+                           make_uint2(row.first_column + places.column(of_list.places[i]), of_list.bits[i]));
           }
           __syncthreads();
           written = write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
         } else {
           bring(next);
           is_next_coming = true;
-          const row_border border = held_border(mine_of_list.numbers, share, n, k, least, kInfinityNumber<Stored>,
+          const row_border border = held_border(of_list.numbers, share, n, k, least, kInfinityNumber<Stored>,
                                                 from_before, sums, scratch);
-          if (is_held(next)) sample.load(next);
           uint2 before = make_uint2(0, 0);
           const auto keep = [&](std::uint32_t place, int i) {
-            const std::uint32_t from = load_shared<std::uint16_t>(list + share.at(i) * 2);
-            write.stored(place, row.first_column + places.column(from), of_bits<Stored>(mine_of_list.bits[i]));
+            store_shared(list + place * 2, static_cast<std::uint16_t>(of_list.places[i]));
+            if constexpr (sizeof(Stored) == 4)
+              store_shared(marks + place * 4, of_list.bits[i]);
+            else
+              store_shared(marks + place * 2, static_cast<std::uint16_t>(of_list.bits[i]));
           };
           if (border.ties == 0)
-            place_round<false>(mine_of_list.numbers, share, border, before, sums, keep);
+            place_round<false>(of_list.numbers, share, border, before, sums, keep);
           else
-            place_round<true>(mine_of_list.numbers, share, border, before, sums, keep);
+            place_round<true>(of_list.numbers, share, border, before, sums, keep);
           written = before.x + min(before.y, border.ties) == k;
+          if (written) {
+            __syncthreads();
+            for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
+              const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
+              std::uint32_t bits;
+              if constexpr (sizeof(Stored) == 4)
+                bits = load_shared<std::uint32_t>(marks + i * 4);
+              else
+                bits = load_shared<std::uint16_t>(marks + i * 2);
+              write.stored(i, row.first_column + places.column(place), of_bits<Stored>(bits));
+            }
+          }
+        }
+        if (by_sample && learned_cut != 0 && from_before.least != 0) {
+          const std::uint32_t learned_least = core::key_of(learned_cut) >> kSharedBits<Stored>;
+          const float farther = static_cast<float>(from_before.least - learned_least);
+          is_alike = from_before.least >= learned_least &&
+                     farther < static_cast<float>(kCapacity - k) * from_before.spread;
         }
       }
     }
     if (!written) {
+      from_before.least = 0;
+      __syncthreads();
+      clear_bins();
       __syncthreads();
       search_row<Stored, Sorted>(block, index, sums);
     }
-    if (!is_next_coming) {
-      __syncthreads();  // the row's memory has been left
-      bring(next);
-      if (is_held(next)) sample.load(next);
-    }
+    __syncthreads();  // the row's memory has been left
+    if (!is_next_coming) bring(next);
+    if (is_held(next) && (!is_alike || cut_of_row_before<Stored>(from_before, k) == 0)) sample.load(next);
     if (after >= request.matrix.rows) break;
     index = after;
     row = next;
@@ -216,7 +284,7 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
   constexpr const char* kWhat = "launching the row-wise top k of rows in shared memory";
   launch_shape shape;
   shape.threads = kThreads;
-  shape.shared_bytes = layout_of<Stored, Sorted>(request.matrix.cols).bytes;
+  shape.shared_bytes = layout_of<Stored, Sorted>(request.matrix.cols, request.options.k).bytes;
   const std::int64_t fitting =
       blocks_per_multiprocessor(resident_rows_kernel<Stored, Sorted>, kThreads, shape.shared_bytes, kWhat);
   shape.grid =

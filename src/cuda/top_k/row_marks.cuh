@@ -15,6 +15,8 @@ namespace shortlist::cuda::filtering {
 // Places of a row's columns: a word of marks for those before the first vector, then the vectors from the next word on,
 // then a word for those behind them.
 constexpr std::uint32_t kPlacesOfWord = 32;
+constexpr std::uint32_t kPlacesOfByte = 8;
+constexpr std::uint32_t kBytesOfWord = 4;
 constexpr int kMarkRounds = core::kResidentRowsMaxPlaces / kPlacesOfWord / kThreads;  // words of a thread
 
 /// Of a row, where its columns are placed.
@@ -115,26 +117,36 @@ class byte_marker {
   /// @param vector the byte's first, in the row.
   __device__ __forceinline__ std::uint32_t marks(const raw_vectors& from, std::uint32_t vector) const {
     if constexpr (kVectors == 1) {
-      std::uint32_t least = filter_.of(vector);
-      if (Negated) least ^= kSigns<Stored>;
-      return marks_of_pairs<Stored, Negated>(from.raw[0], least);
+      return marks_above(from, filter_.of(vector));
+    } else {
+      if (filter_.is_coarse) return marks_above(from, filter_.least);
+      return in_order(fine(from.raw[0], filter_.of(vector + swapped_)) |
+                      fine(from.raw[1], filter_.of(vector + 1 - swapped_)) << 4);
+    }
+  }
+  /// The same where all vectors must reach the same.
+  __device__ __forceinline__ std::uint32_t marks_above(const raw_vectors& from,
+                                                       typename row_filter<Stored>::word least) const {
+    if constexpr (kVectors == 1) {
+      return marks_of_pairs<Stored, Negated>(from.raw[0], turned(least));
     } else {
       const uint4& a = from.raw[0];
       const uint4& b = from.raw[1];
       if (filter_.is_coarse) {
-        std::uint32_t least = filter_.coarse();
-        if (Negated) least ^= 0x80008000u;
-        const uint4 pairs = make_uint4(upper_halves(a.x, a.y), upper_halves(a.z, a.w), upper_halves(b.x, b.y),
-                                       upper_halves(b.z, b.w));
-        return in_order(marks_of_pairs<bfloat16, Negated>(pairs, least));
+        const uint4 pairs =
+            make_uint4(upper_halves(a.x, a.y), upper_halves(a.z, a.w), upper_halves(b.x, b.y), upper_halves(b.z, b.w));
+        return in_order(marks_of_pairs<bfloat16, Negated>(pairs, turned(both_upper_halves(least))));
       }
-      return in_order(fine(a, filter_.of(vector + swapped_)) | fine(b, filter_.of(vector + 1 - swapped_)) << 4);
+      return in_order(fine(a, least) | fine(b, least) << 4);
     }
   }
 
  private:
   /// In the lowest byte, the vectors' marks the other way round where they were read so.
   __device__ __forceinline__ std::uint32_t in_order(std::uint32_t marks) const { return marks * 0x101u >> turn_; }
+  static __device__ __forceinline__ std::uint32_t turned(std::uint32_t least) {
+    return Negated ? least ^ 0x80008000u : least;
+  }
   static __device__ __forceinline__ std::uint32_t fine(const uint4& raw, float least) {
     const auto mark = [&](std::uint32_t bits, std::uint32_t bit) {
       const float value = __uint_as_float(bits);
@@ -178,28 +190,31 @@ __device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const row
   constexpr int kEach = kOfChunk / kThreads;
   const marker mark(filter, sums.lane());
   const std::uint32_t vectors = values.vectors();
-  const std::uint32_t bytes = marks + 4;
+  const std::uint32_t bytes = marks + kBytesOfWord;
   if (sums.warp() == 0) {
     mark_beside(row, 0, row.head, 0, filter, Negated, values.values(), marks, sums.lane());
     if (places.tail > 0)
       mark_beside(row, row.columns - places.tail, places.tail, row.vectors, filter, Negated,
-                  values.values() + places.tail_place * sizeof(Stored), marks + places.tail_place / 8, sums.lane());
+                  values.values() + places.tail_place * sizeof(Stored), marks + places.tail_place / kPlacesOfByte, sums.lane());
   }
 #pragma unroll 1
   for (std::uint32_t first = 0, chunk = 0; first < row.vectors; first += resident_row<Stored>::kChunk, chunk++) {
     values.await(chunk);
     const std::uint32_t begin = first / marker::kVectors + threadIdx.x;
-    if (first + resident_row<Stored>::kChunk <= row.vectors) {
+    const std::uint32_t behind = first + resident_row<Stored>::kChunk;
+    if (behind <= row.vectors && (filter.ties_end <= first || filter.ties_end >= behind)) {
+      const auto least = filter.of(first);
       typename marker::raw_vectors raw[kEach];
 #pragma unroll
       for (int i = 0; i < kEach; i++) mark.load(vectors, begin + i * kThreads, raw[i]);
 #pragma unroll
       for (int i = 0; i < kEach; i++) {
         const std::uint32_t byte = begin + i * kThreads;
-        store_shared_byte(bytes + byte, mark.marks(raw[i], byte * marker::kVectors));
+        store_shared_byte(bytes + byte, mark.marks_above(raw[i], least));
       }
-    } else {  // up to a whole word of marks
-      const std::uint32_t end = places.tail_place / 8 - 4;
+    } else {  // of the last chunk up to a whole word of marks
+      const std::uint32_t end =
+          behind < row.vectors ? behind / marker::kVectors : places.tail_place / kPlacesOfByte - kBytesOfWord;
 #pragma unroll 1
       for (std::uint32_t byte = begin; byte < end; byte += kThreads) {
         const std::uint32_t vector = byte * marker::kVectors;
