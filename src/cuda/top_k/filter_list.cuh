@@ -48,7 +48,7 @@ struct columns_of_row {
 
 /// A thread's share of entries: of a round of kHeld for each thread, each has neighbours. An odd number of them, so that
 /// the lanes of a half warp read other banks.
-constexpr int kHeld = 15;
+constexpr int kHeld = kThreads == 256 ? 15 : kThreads == 512 ? 7 : 3;
 constexpr std::uint32_t kRound = kHeld * kThreads;
 static_assert(kHeld % 2 == 1);
 struct round_share {

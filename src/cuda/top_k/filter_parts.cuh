@@ -11,7 +11,10 @@
 
 namespace shortlist::cuda::filtering {
 
-constexpr int kThreads = 256;
+#ifndef FILTER_THREADS
+#define FILTER_THREADS 256
+#endif
+constexpr int kThreads = FILTER_THREADS;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kValues = 32;  // of a lane in a piece of a row: as many as a word of marks has bits
 constexpr int kBins = 1024;

@@ -28,9 +28,11 @@ namespace {
 
 using namespace filtering;
 
-constexpr int kBlocks = 2;  // a multiprocessor holds, where their rows let it
-constexpr std::uint32_t kCapacity = core::kResidentRowsMaxCapacity;
-static_assert(kCapacity == kRound);
+#ifndef FILTER_BLOCKS
+#define FILTER_BLOCKS 2
+#endif
+constexpr int kBlocks = FILTER_BLOCKS;  // a multiprocessor holds, where their rows let it
+constexpr std::uint32_t kCapacity = kRound < core::kResidentRowsMaxCapacity ? kRound : core::kResidentRowsMaxCapacity;
 
 /// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile; so do
 /// chosen values on their way out.
@@ -153,30 +155,27 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   row_sample<Stored> sample;
   learned from_before{.spread = static_cast<float>(0x10000u >> kSharedBits<Stored>) / 32.0f};
   const auto is_held = [](const whole_row<Stored>& row) { return row.columns > core::kFilterRowsSample; };
-  const auto bring = [&](const whole_row<Stored>& row) {
+  // Begins to bring a row, if there is one. All threads come, after a barrier behind what has used the memory.
+  const auto bring = [&](std::int64_t of) {
+    if (threadIdx.x != 0 || of >= request.matrix.rows) return;
+    const whole_row<Stored> row = open_row<Stored>(request, of);
     if (!is_held(row)) return;
-    if (threadIdx.x == 0) {
-      async_fence();
-      held_row.bring(row);
-    }
+    async_fence();
+    held_row.bring(row);
   };
-  const auto clear_bins = [&] { store_shared(marks + threadIdx.x * 16, make_uint4(0, 0, 0, 0)); };
-  static_assert(kBins * 4 == kThreads * 16);
+  const auto clear_bins = [&] {
+    if (threadIdx.x < kBins / 4) store_shared(marks + threadIdx.x * 16, make_uint4(0, 0, 0, 0));
+  };
   bool is_alike = true;  // the next row to this one
   std::int64_t index = blockIdx.x;
   whole_row<Stored> row = open_row<Stored>(request, index);
   if (is_held(row)) sample.load(row);
-  bring(row);
+  bring(index);
 #pragma unroll 1
   for (;;) {
-    const std::int64_t after = index + gridDim.x;
-    const whole_row<Stored> next =
-        after < request.matrix.rows ? open_row<Stored>(request, after) : whole_row<Stored>{};
-    const row_writer<Stored> write(request, index, row);
     bool written = false;
     bool is_next_coming = false;
     if (is_held(row)) {
-      const row_places<Stored> places(row);
       const std::uint64_t learned_cut = cut_of_row_before<Stored>(from_before, k);
       bool by_sample = !is_alike || learned_cut == 0;
       std::uint64_t cut = learned_cut;
@@ -193,11 +192,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         }
         const row_filter<Stored> filter(cut, row);
         if (negated)
-          mark_row<Stored, true>(row, places, held_row, filter, marks, sums);
+          mark_row<Stored, true>(row, held_row, filter, marks, sums);
         else
-          mark_row<Stored, false>(row, places, held_row, filter, marks, sums);
+          mark_row<Stored, false>(row, held_row, filter, marks, sums);
         __syncthreads();
-        n = read_marks(marks, places.words(), totals, mine, sums);
+        n = read_marks(marks, row_places<Stored>(row).words(), totals, mine, sums);
         if (by_sample || (n >= k && n <= kCapacity)) break;
         is_alike = false;
         by_sample = true;
@@ -208,13 +207,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       clear_bins();
       if (n >= k && n <= kCapacity) {
         const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
-        list_places(mine, places.words(), list);
+        list_places(mine, row_places<Stored>(row).words(), list);
         __syncthreads();
         const round_share share(0, n);
         held_list of_list;
         hold(held_row, list, share, least, negated, of_list);
         __syncthreads();  // the row has been read
         if constexpr (Sorted) {
+          const row_places<Stored> places(row);
 #pragma unroll
           for (int i = 0; i < kHeld; i++) {
             if (i >= share.steps) break;
@@ -223,9 +223,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                            make_uint2(row.first_column + places.column(of_list.places[i]), of_list.bits[i]));
           }
           __syncthreads();
+          const row_writer<Stored> write(request, index, row);
           written = write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
         } else {
-          bring(next);
+          bring(index + gridDim.x);
           is_next_coming = true;
           const row_border border = held_border(of_list.numbers, share, n, k, least, kInfinityNumber<Stored>,
                                                 from_before, sums, scratch);
@@ -244,6 +245,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           written = before.x + min(before.y, border.ties) == k;
           if (written) {
             __syncthreads();
+            const row_places<Stored> places(row);
+            const row_writer<Stored> write(request, index, row);
             for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
               const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
               std::uint32_t bits;
@@ -270,12 +273,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       __syncthreads();
       search_row<Stored, Sorted>(block, index, sums);
     }
+    index += gridDim.x;
+    if (index >= request.matrix.rows) break;
     __syncthreads();  // the row's memory has been left
-    if (!is_next_coming) bring(next);
-    if (is_held(next) && (!is_alike || cut_of_row_before<Stored>(from_before, k) == 0)) sample.load(next);
-    if (after >= request.matrix.rows) break;
-    index = after;
-    row = next;
+    if (!is_next_coming) bring(index);
+    row = open_row<Stored>(request, index);
+    if (is_held(row) && (!is_alike || cut_of_row_before<Stored>(from_before, k) == 0)) sample.load(row);
   }
 }
 

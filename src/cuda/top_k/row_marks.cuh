@@ -45,7 +45,7 @@ struct row_places {
 template <class Stored>
 class resident_row {
  public:
-  static constexpr std::uint32_t kChunk = 1024;  // vectors
+  static constexpr std::uint32_t kChunk = 2048;  // vectors
 
   /// @param values the shared address of place 0; that of the first vector's is a whole line's. @param full barriers,
   /// one behind the other.
@@ -182,13 +182,13 @@ __device__ __forceinline__ void mark_beside(const whole_row<Stored>& row, std::u
 /// Marks the columns of a row that reach the filter, a bit each, as its chunks come. @param marks the shared address of
 /// their words. All threads come; a barrier must follow.
 template <class Stored, bool Negated>
-__device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const row_places<Stored>& places,
-                                         const resident_row<Stored>& values, const row_filter<Stored>& filter,
+__device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const resident_row<Stored>& values, const row_filter<Stored>& filter,
                                          std::uint32_t marks, const block_sums& sums) {
   using marker = byte_marker<Stored, Negated>;
   constexpr std::uint32_t kOfChunk = resident_row<Stored>::kChunk / marker::kVectors;  // bytes of marks
   constexpr int kEach = kOfChunk / kThreads;
   const marker mark(filter, sums.lane());
+  const row_places<Stored> places(row);
   const std::uint32_t vectors = values.vectors();
   const std::uint32_t bytes = marks + kBytesOfWord;
   if (sums.warp() == 0) {
