@@ -102,7 +102,7 @@ inline constexpr float kFilterRowsDeviations = 3.5f;
 inline constexpr float kFilterRowsLeast = 8.0f;
 inline constexpr int kFilterRowsSlackShare = 10;  // of what must reach it; so many more may
 inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;  // 16-bit numbers of places, a word of them unused
-inline constexpr std::int64_t kResidentRowsMaxCapacity = 3840;  // what a block's threads hold of a row's list
+inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;  // what a block's threads hold of a row's list
 inline constexpr std::int64_t kResidentRowsMaxBytes = std::int64_t{227} * 1024;  // shared memory of a block
 /// Shared memory of a block that holds a row, its marks and its list.
 std::int64_t resident_rows_bytes(std::int64_t cols, std::int64_t value_bytes, bool sorted);

@@ -48,17 +48,19 @@ template <class Stored, bool Sorted>
 SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t k) {
   constexpr std::int64_t kValueBytes = sizeof(Stored);
   constexpr std::int64_t kSortBytes = 8 * 2 * kCapacity + sizeof(order_scratch);
-  const std::int64_t words = cols / kPlacesOfWord + 3;
+  constexpr std::int64_t kPieceColumns = kPiece<Stored> * kPerVector<Stored>;  // whole pieces are read and marked
+  const std::int64_t held = (cols + kPieceColumns - 1) / kPieceColumns * kPieceColumns;
+  const std::int64_t words = held / kPlacesOfWord;
   const std::int64_t marks = offsetof(filter_scratch, bins);
   std::int64_t marks_bytes = words * 4 > kBins * 4 ? words * 4 : kBins * 4;
   if (!Sorted && marks_bytes < k * kValueBytes) marks_bytes = k * kValueBytes;
   const std::int64_t totals = (marks + marks_bytes + 15) / 16 * 16;
   const std::int64_t list = totals + kMarkRounds * kWarps * 4;
-  const std::int64_t before_vectors = kPlacesOfWord * kValueBytes;
-  const std::int64_t vectors = (list + 2 * kCapacity + before_vectors + kLineBytes - 1) / kLineBytes * kLineBytes;
-  std::int64_t row_bytes = (cols + 2 * kPlacesOfWord) * kValueBytes;
+  const std::int64_t values = (list + 2 * kCapacity + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const std::int64_t placed = cols + 3 * kPlacesOfWord;
+  std::int64_t row_bytes = (held > placed ? held : placed) * kValueBytes;
   if (Sorted && row_bytes < kSortBytes) row_bytes = kSortBytes;
-  return {marks, totals, list, vectors - before_vectors, vectors + row_bytes};
+  return {marks, totals, list, values, values + row_bytes};
 }
 
 /// What threads hold of a row's list.
@@ -134,13 +136,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const std::uint32_t list = held(shared_address(dynamic_shared() + layout.list));
   const std::uint32_t totals = held(shared_address(dynamic_shared() + layout.totals));
   std::byte* values = reinterpret_cast<std::byte*>(dynamic_shared()) + layout.values;
-  std::byte* sorting = values + kPlacesOfWord * sizeof(Stored);  // over the row
   const filter_block block{.request = request,
                            .scratch = scratch,
-                           .list = {shared_address(sorting), kCapacity},
+                           .list = {shared_address(values), kCapacity},
                            .places = list,
-                           .entries = reinterpret_cast<std::uint64_t*>(sorting),
-                           .order = reinterpret_cast<order_scratch*>(sorting + 8 * 2 * kCapacity)};
+                           .entries = reinterpret_cast<std::uint64_t*>(values),
+                           .order = reinterpret_cast<order_scratch*>(values + 8 * 2 * kCapacity)};
   block_sums sums(scratch);
   clear_scratch(scratch);
   constexpr int kMostChunks = kWarps * kMostStages;
@@ -180,6 +181,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       bool by_sample = !is_alike || learned_cut == 0;
       std::uint64_t cut = learned_cut;
       std::uint32_t n = 0;
+      unsigned before_vectors = 0;
+      unsigned behind_vectors = 0;
       marked_words mine;
 #pragma unroll 1
       for (;;) {
@@ -195,8 +198,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           mark_row<Stored, true>(row, held_row, filter, marks, sums);
         else
           mark_row<Stored, false>(row, held_row, filter, marks, sums);
-        __syncthreads();
         n = read_marks(marks, row_places<Stored>(row).words(), totals, mine, sums);
+        before_vectors = marks_beside(row, 0, row.head, 0, filter, negated, sums.lane());
+        behind_vectors =
+            marks_beside(row, row.columns - row.tail(), row.tail(), row.vectors, filter, negated, sums.lane());
+        n += __popc(before_vectors) + __popc(behind_vectors);
         if (by_sample || (n >= k && n <= kCapacity)) break;
         is_alike = false;
         by_sample = true;
@@ -207,14 +213,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       clear_bins();
       if (n >= k && n <= kCapacity) {
         const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
-        list_places(mine, row_places<Stored>(row).words(), list);
+        const row_places<Stored> places(row);
+        list_places(mine, places.words(), list + __popc(before_vectors) * 2);
+        if ((before_vectors | behind_vectors) != 0 && sums.warp() == 0) {
+          list_beside(row, 0, before_vectors, places.before(), held_row, list, sums.lane());
+          list_beside(row, row.columns - row.tail(), behind_vectors, places.behind, held_row,
+                      list + (n - __popc(behind_vectors)) * 2, sums.lane());
+        }
         __syncthreads();
         const round_share share(0, n);
         held_list of_list;
         hold(held_row, list, share, least, negated, of_list);
         __syncthreads();  // the row has been read
         if constexpr (Sorted) {
-          const row_places<Stored> places(row);
 #pragma unroll
           for (int i = 0; i < kHeld; i++) {
             if (i >= share.steps) break;
@@ -245,7 +256,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           written = before.x + min(before.y, border.ties) == k;
           if (written) {
             __syncthreads();
-            const row_places<Stored> places(row);
             const row_writer<Stored> write(request, index, row);
             for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
               const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
