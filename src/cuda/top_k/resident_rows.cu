@@ -158,11 +158,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const auto is_held = [](const whole_row<Stored>& row) { return row.columns > core::kFilterRowsSample; };
   // Begins to bring a row, if there is one. All threads come, after a barrier behind what has used the memory.
   const auto bring = [&](std::int64_t of) {
-    if (threadIdx.x != 0 || of >= request.matrix.rows) return;
+    if (sums.warp() != 0 || of >= request.matrix.rows) return;
     const whole_row<Stored> row = open_row<Stored>(request, of);
     if (!is_held(row)) return;
     async_fence();
-    held_row.bring(row);
+    held_row.bring(row, sums.lane());
   };
   const auto clear_bins = [&] {
     if (threadIdx.x < kBins / 4) store_shared(marks + threadIdx.x * 16, make_uint4(0, 0, 0, 0));

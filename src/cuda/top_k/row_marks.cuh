@@ -55,16 +55,14 @@ class resident_row {
     if constexpr (sizeof(Stored) == 4) return load_shared<std::uint32_t>(address(place));
     return load_shared<std::uint16_t>(address(place));
   }
-  /// Begins to bring a row's vectors. One thread comes, after a fence behind what has used the memory.
-  __device__ __forceinline__ void bring(const whole_row<Stored>& row) const {
-    const auto* from = reinterpret_cast<const uint4*>(row.values + row.head);
-    std::uint32_t barrier = full_;
-#pragma unroll 1
-    for (std::uint32_t first = 0; first < row.vectors; first += kChunk, barrier += 8) {
-      const std::uint32_t bytes = min(kChunk, row.vectors - first) * 16;
-      barrier_expect_at(barrier, bytes);
-      bulk_copy_to(values_ + first * 16, from + first, bytes, barrier);
-    }
+  /// Begins to bring a row's vectors, a chunk by each lane. One warp comes, after a fence behind what has used the memory.
+  __device__ __forceinline__ void bring(const whole_row<Stored>& row, std::uint32_t lane) const {
+    const std::uint32_t first = lane * kChunk;
+    if (first >= row.vectors) return;
+    const std::uint32_t bytes = min(kChunk, row.vectors - first) * 16;
+    barrier_expect_at(full_ + lane * 8, bytes);
+    bulk_copy_to(values_ + first * 16, reinterpret_cast<const uint4*>(row.values + row.head) + first, bytes,
+                 full_ + lane * 8);
   }
   /// Waits for a vector of the row that is on its way.
   __device__ __forceinline__ void await(std::uint32_t vector) const {
