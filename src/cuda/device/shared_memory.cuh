@@ -85,16 +85,9 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }
-/// Where `stores` is not 0; without a branch.
-__device__ __forceinline__ void store_shared_if(std::uint32_t stores, std::uint32_t address, std::uint16_t value) {
-  asm volatile(
-      "{\n"
-      ".reg .pred stores;\n"
-      "setp.ne.u32 stores, %0, 0;\n"
-      "@stores st.shared.u16 [%1], %2;\n"
-      "}" ::"r"(stores),
-      "r"(address), "h"(value)
-      : "memory");
+/// The lowest byte of a value.
+__device__ __forceinline__ void store_shared_byte(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, uint4 value) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z),

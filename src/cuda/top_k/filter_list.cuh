@@ -56,9 +56,11 @@ struct round_share {
   std::uint32_t end;
   int steps;
 
-  __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n) {
+  /// @param odd how many of 8 bytes each thread has.
+  __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n, bool odd = true) {
     const std::uint32_t there = min(n - start, kRound);
-    steps = static_cast<int>((there + kThreads - 1) / kThreads) | 1;
+    steps = static_cast<int>((there + kThreads - 1) / kThreads);
+    if (odd) steps |= 1;
     first = start + threadIdx.x * steps;
     end = start + there;
   }

@@ -115,10 +115,10 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& values, std::ui
 }
 
 /// A cut for a row like the one before: its border, and below that as many columns as the counts of such rows differ by,
-/// but for one in ten thousand. 0: nothing is known.
+/// but for one in a thousand. 0: nothing is known.
 template <class Stored>
 __device__ __forceinline__ std::uint64_t cut_of_row_before(const learned& from_before, std::uint32_t k) {
-  constexpr float kDeviations = 4.0f;
+  constexpr float kDeviations = 3.0f;
   constexpr float kLeast = 8.0f;
   if (from_before.least == 0 || from_before.by_columns) return 0;
   const float below = (kDeviations * sqrtf(2.0f * static_cast<float>(k)) + kLeast) * from_before.spread;
@@ -156,11 +156,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   row_sample<Stored> sample;
   learned from_before{.spread = static_cast<float>(0x10000u >> kSharedBits<Stored>) / 32.0f};
   const auto is_held = [](const whole_row<Stored>& row) { return row.columns > core::kFilterRowsSample; };
-  // Begins to bring a row, if there is one. All threads come, after a barrier behind what has used the memory.
-  const auto bring = [&](std::int64_t of) {
-    if (sums.warp() != 0 || of >= request.matrix.rows) return;
-    const whole_row<Stored> row = open_row<Stored>(request, of);
-    if (!is_held(row)) return;
+  // Begins to bring a row. All threads come, after a barrier behind what has used the memory.
+  const auto bring = [&](const whole_row<Stored>& row) {
+    if (sums.warp() != 0 || !is_held(row)) return;
     async_fence();
     held_row.bring(row, sums.lane());
   };
@@ -171,9 +169,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   std::int64_t index = blockIdx.x;
   whole_row<Stored> row = open_row<Stored>(request, index);
   if (is_held(row)) sample.load(row);
-  bring(index);
+  bring(row);
 #pragma unroll 1
   for (;;) {
+    const std::int64_t after = index + gridDim.x;
+    const whole_row<Stored> next =
+        after < request.matrix.rows ? open_row<Stored>(request, after) : whole_row<Stored>{};
     bool written = false;
     bool is_next_coming = false;
     if (is_held(row)) {
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                       list + (n - __popc(behind_vectors)) * 2, sums.lane());
         }
         __syncthreads();
-        const round_share share(0, n);
+        const round_share share(0, n, false);
         held_list of_list;
         hold(held_row, list, share, least, negated, of_list);
         __syncthreads();  // the row has been read
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           const row_writer<Stored> write(request, index, row);
           written = write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
         } else {
-          bring(index + gridDim.x);
+          bring(next);
           is_next_coming = true;
           const row_border border = held_border(of_list.numbers, share, n, k, least, kInfinityNumber<Stored>,
                                                 from_before, sums, scratch);
@@ -283,11 +284,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       __syncthreads();
       search_row<Stored, Sorted>(block, index, sums);
     }
-    index += gridDim.x;
-    if (index >= request.matrix.rows) break;
+    if (after >= request.matrix.rows) break;
     __syncthreads();  // the row's memory has been left
-    if (!is_next_coming) bring(index);
-    row = open_row<Stored>(request, index);
+    if (!is_next_coming) bring(next);
+    index = after;
+    row = next;
     if (is_held(row) && (!is_alike || cut_of_row_before<Stored>(from_before, k) == 0)) sample.load(row);
   }
 }

@@ -80,12 +80,59 @@ class resident_row {
   std::uint32_t phases_ = 0;  // a bit for each barrier
 };
 
-/// Marks the columns of a row's vectors that reach the filter, a bit each, as they come. Each thread writes the words
-/// that it reads later: every kThreads-th. @param marks the shared address of the words. All threads come.
+/// Marks of a vector of 16-bit values, in the lowest byte.
 template <class Stored, bool Negated>
-__device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const resident_row<Stored>& values,
-                                         const row_filter<Stored>& filter, std::uint32_t marks,
-                                         const block_sums& sums) {
+__device__ __forceinline__ std::uint32_t marks_of_vector(const uint4& raw, std::uint32_t least) {
+  if (Negated) least ^= kSigns<Stored>;
+  const std::uint32_t both = (pair_mask<Stored, Negated>(raw.x, least) & 0x00020001u) |
+                             (pair_mask<Stored, Negated>(raw.y, least) & 0x00080004u) |
+                             (pair_mask<Stored, Negated>(raw.z, least) & 0x00200010u) |
+                             (pair_mask<Stored, Negated>(raw.w, least) & 0x00800040u);
+  return both | both >> 16;
+}
+
+/// Marks the columns of a row's vectors that reach the filter, a bit each, as they come: 16-bit values a vector at a
+/// time, which makes a byte. @param marks the shared address of their words. All threads come, and leave through a
+/// barrier.
+template <class Stored, bool Negated>
+__device__ __forceinline__ void mark_vectors(const whole_row<Stored>& row, const resident_row<Stored>& values,
+                                             const row_filter<Stored>& filter, std::uint32_t marks) {
+  constexpr std::uint32_t kChunk = resident_row<Stored>::kChunk;
+  constexpr int kEach = kChunk / kThreads;
+  constexpr std::uint32_t kOfWord = kPlacesOfWord / kPerVector<Stored>;
+  std::uint32_t from = values.address(0) + threadIdx.x * 16;
+  std::uint32_t to = marks + threadIdx.x;
+#pragma unroll 1
+  for (std::uint32_t first = 0; first < row.vectors; first += kChunk, from += kChunk * 16, to += kChunk) {
+    values.await(first);
+    const std::uint32_t behind = first + kChunk;
+    if (behind <= row.vectors && (filter.ties_end <= first || filter.ties_end >= behind)) {
+      const std::uint32_t least = filter.of(first);
+      uint4 raw[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; i++) raw[i] = load_shared<uint4>(from + i * (kThreads * 16));
+#pragma unroll
+      for (int i = 0; i < kEach; i++)
+        store_shared_byte(to + i * kThreads, marks_of_vector<Stored, Negated>(raw[i], least));
+    } else {
+      const std::uint32_t end = min(behind, (row.vectors + kOfWord - 1) / kOfWord * kOfWord);  // a whole word
+      std::uint32_t vector = first + threadIdx.x;
+#pragma unroll 1
+      for (int i = 0; vector < end; i++, vector += kThreads) {
+        const uint4 raw = load_shared<uint4>(from + i * (kThreads * 16));
+        const std::uint32_t found = marks_of_vector<Stored, Negated>(raw, filter.of(vector));
+        store_shared_byte(to + i * kThreads, vector < row.vectors ? found : 0);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+/// The same, a word of marks at a time: each thread writes the words that it reads later.
+template <class Stored, bool Negated>
+__device__ __forceinline__ void mark_pieces(const whole_row<Stored>& row, const resident_row<Stored>& values,
+                                            const row_filter<Stored>& filter, std::uint32_t marks,
+                                            const block_sums& sums) {
   const piece_marker<Stored, Negated> marker(sums.lane());
   std::uint32_t first = sums.warp() * kPiece<Stored>;
   std::uint32_t piece = values.address(first * kPerVector<Stored>);
@@ -103,6 +150,16 @@ __device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const res
     piece += kWarps * kPiece<Stored> * 16;
     word += kThreads * 4;
   }
+}
+
+template <class Stored, bool Negated>
+__device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const resident_row<Stored>& values,
+                                         const row_filter<Stored>& filter, std::uint32_t marks,
+                                         const block_sums& sums) {
+  if constexpr (sizeof(Stored) == 4)
+    mark_pieces<Stored, Negated>(row, values, filter, marks, sums);
+  else
+    mark_vectors<Stored, Negated>(row, values, filter, marks);
 }
 
 /// The words of marks that a thread has, and how many marks are before each.
@@ -156,13 +213,11 @@ __device__ __forceinline__ void list_places(const marked_words& mine, std::uint3
     std::uint32_t rest = mine.words[r];
     std::uint32_t to = list + mine.before[r] * 2;
     const std::uint32_t first = (r * kThreads + threadIdx.x) * kPlacesOfWord;
-    const std::uint32_t most = __reduce_max_sync(kFullWarp, __popc(rest));
-#pragma unroll 1
-    for (std::uint32_t i = 0; i < most; i++) {  // in step: no lane waits for others at the end
+    while (rest != 0) {
       const std::uint32_t others = rest & (rest - 1);
       std::uint32_t bit;  // of the only one that is set: found in one instruction
       asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(rest ^ others));
-      store_shared_if(rest, to, static_cast<std::uint16_t>(first + bit));
+      store_shared(to, static_cast<std::uint16_t>(first + bit));
       rest = others;
       to += 2;
     }
