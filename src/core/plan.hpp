@@ -72,7 +72,7 @@ enum class top_k_algorithm : std::uint8_t {
   split_rows,    ///< CPU: a row over all workers: the best of every part, then the best of those
   warp_rows,     ///< CUDA: a row in the registers of a warp's lanes
   block_rows,    ///< CUDA: a row in the shared memory of a block
-  resident_rows, ///< CUDA: a row in the shared memory of a block, the next one on its way while it is searched
+  resident_rows,  ///< CUDA: a long row in the shared memory of a block, of which a multiprocessor has two
   filter_rows,   ///< CUDA: a row streamed once by a block, past a filter that a sample of it suggests
   stream_rows,   ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
   cluster_rows,  ///< CUDA: a row by a cluster of blocks, which list what reaches a cut that the k best surely reach
@@ -101,13 +101,15 @@ inline constexpr int kFilterRowsSample = 4096;                  // columns
 inline constexpr float kFilterRowsDeviations = 3.5f;
 inline constexpr float kFilterRowsLeast = 8.0f;
 inline constexpr int kFilterRowsSlackShare = 10;  // of what must reach it; so many more may
-inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;  // 16-bit numbers of places, a word of them unused
-inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;  // what a block's threads hold of a row's list
-inline constexpr std::int64_t kResidentRowsMaxBytes = std::int64_t{227} * 1024;  // shared memory of a block
-/// Shared memory of a block that holds a row, its marks and its list.
-std::int64_t resident_rows_bytes(std::int64_t cols, std::int64_t value_bytes, bool sorted);
 /// Columns that filter_rows makes room for: what a cut of its sample may let through, but in one row of 100,000.
 std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted);
+
+inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;      // of a row's columns: 16-bit numbers
+inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;      // columns that may reach a row's filter
+inline constexpr std::int64_t kResidentRowsSortBytes = 72 * 1024;   // that take the place of a row, where they are sorted
+inline constexpr std::int64_t kResidentRowsMaxBytes = 113 * 1024;   // of shared memory: two blocks a multiprocessor
+/// Shared memory of a block of resident_rows: a row, its marks, and a list.
+std::int64_t resident_rows_bytes(const top_k_shape& shape);
 
 struct top_k_plan {
   top_k_algorithm algorithm = top_k_algorithm::whole_rows;

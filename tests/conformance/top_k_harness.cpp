@@ -226,6 +226,7 @@ std::vector<top_k_way> ways_of(device where) {
   if (where.kind() != device_kind::cpu) {
     // One that cannot take a shape leaves it to the plan.
     return {{where, "-", "plan"},
+            {where, "-", "resident_rows"},
             {where, "-", "filter_rows"},
             {where, "-", "stream_rows"},
             {where, "-", "cluster_rows"},

@@ -322,8 +322,8 @@ struct many_rows {
   std::string_view ragged = "no";
 };
 
-/// Every distribution in two of the shapes, by the plan of the first GPU.
-void expect_equal_for_every_distribution(std::span<const many_rows> shapes) {
+/// Every distribution in two of the shapes, on the first GPU, by an algorithm where it can take the shape.
+void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm) {
   constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
   constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
   bool found_gpu = false;
@@ -346,8 +346,9 @@ void expect_equal_for_every_distribution(std::span<const many_rows> shapes) {
                               .distribution = distribution,
                               .seed = turn++};
         const matrix_data data = make_data(what);
-        EXPECT_TRUE(run_on_device(what, data, where) == expected_bytes(what, data))
-            << describe(what, {.where = where, .algorithm = "plan"});
+        const std::string failure =
+            run_way(what, {where, "-", std::string(algorithm)}, data, expected_bytes(what, data));
+        EXPECT_TRUE(failure.empty()) << failure;
       }
     }
   }
@@ -359,7 +360,7 @@ void expect_equal_for_every_distribution(std::span<const many_rows> shapes) {
 TEST(TopKLists, EqualTheReferenceToTheBit) {
   constexpr many_rows kShapes[] = {{8'000, 1'300, 64}, {6'000, 2'048, 100}, {3'000, 4'999, 1},
                                    {4'000, 4'096, 17}, {2'500, 8'192, 300}, {8'000, 1'536, 128}};
-  expect_equal_for_every_distribution(kShapes);
+  expect_equal_for_every_distribution(kShapes, "plan");
 }
 
 /// Long rows, more of them than there are blocks: lists that the threads hold and longer ones, in both orders.
@@ -371,7 +372,19 @@ TEST(TopKLongRows, EqualTheReferenceToTheBit) {
                                    {300, 24'001, 1'000, true},
                                    {280, 18'000, 64, true},
                                    {400, 20'000, 700, false, "borders"}};
-  expect_equal_for_every_distribution(kShapes);
+  expect_equal_for_every_distribution(kShapes, "filter_rows");
+}
+
+/// Rows that a block holds, so many that it takes several, and learns from them.
+TEST(TopKResidentRows, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{800, 17'003, 300},
+                                   {600, 20'000, 1'500, true},
+                                   {900, 16'500, 50},
+                                   {560, 24'001, 2'000},
+                                   {600, 24'001, 1'000, true},
+                                   {900, 18'000, 1, true},
+                                   {800, 20'000, 700, false, "borders"}};
+  expect_equal_for_every_distribution(kShapes, "resident_rows");
 }
 
 std::optional<device> first_gpu() {

@@ -326,6 +326,11 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = kStreamRowsMaxK}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = 1'000'000'000, .k = 100, .type = value_type::bf16}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 2048}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'257, .k = 2048, .type = value_type::bf16}), resident_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'257, .k = 2048, .type = value_type::f16, .sorted = true}), resident_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 51'000, .k = 2048, .type = value_type::bf16}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 3000, .type = value_type::bf16}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 67, .cols = 24'000, .k = 1}), resident_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 128}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = kFilterRowsMaxK}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 300'000, .k = kStreamRowsMaxK + 1}), filter_rows);
@@ -388,8 +393,8 @@ TEST(plan, of_rows_refuses_the_names_of_another_kind_of_device) {
   const std::tuple<device_kind, const char*, const char*> wrong[] = {
       {device_kind::cpu, "radix_rows", "SHORTLIST_FORCE_TOP_K is radix_rows; allowed is whole_rows or split_rows"},
       {device_kind::cuda, "whole_rows",
-       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or filter_rows or stream_rows or "
-       "cluster_rows or radix_rows"}};
+       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or resident_rows or filter_rows "
+       "or stream_rows or cluster_rows or radix_rows"}};
   for (const auto& [kind, name, message] : wrong) {
     const environment_value forced(kForceTopK, name);
     try {

@@ -11,10 +11,7 @@
 
 namespace shortlist::cuda::filtering {
 
-#ifndef FILTER_THREADS
-#define FILTER_THREADS 256
-#endif
-constexpr int kThreads = FILTER_THREADS;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kValues = 32;  // of a lane in a piece of a row: as many as a word of marks has bits
 constexpr int kBins = 1024;
@@ -65,9 +62,15 @@ struct alignas(128) order_scratch {
   std::uint32_t fullest[kWarps];  // of a warp's bins: entries in it
 };
 
+/// A barrier must come before, where they are in use, and follow.
+__device__ __forceinline__ void clear_bins(filter_scratch& scratch) {
+  static_assert(kBins == 4 * kThreads);
+  store_shared(shared_address(scratch.bins) + threadIdx.x * 16, make_uint4(0, 0, 0, 0));
+}
+
 /// A barrier follows.
 __device__ __forceinline__ void clear_scratch(filter_scratch& scratch) {
-  for (int i = threadIdx.x; i < kBins; i += kThreads) scratch.bins[i] = 0;
+  clear_bins(scratch);
   if (threadIdx.x < 2 * kWarp) scratch.totals[threadIdx.x / kWarp][threadIdx.x % kWarp] = 0;
 }
 

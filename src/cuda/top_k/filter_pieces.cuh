@@ -125,26 +125,22 @@ class piece_marker {
   template <class Least>
   __device__ __forceinline__ std::uint32_t fine(std::uint32_t piece, std::uint32_t vector, Least least) const {
     std::uint32_t marks = 0;
-#pragma unroll 2
-    for (std::uint32_t i = 0; i < kVectors<Stored>; i++) {
+#pragma unroll
+    for (int i = 0; i < kVectors<Stored>; i++) {
       const std::uint32_t v = (i + turn_) % kVectors<Stored>;
       const uint4 raw = load_shared<uint4>(piece + first_ + v * 16);
       const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
       const auto reached = least(vector + v);
-      std::uint32_t of_vector = 0;
 #pragma unroll
       for (int w = 0; w < 4; w++) {
         const std::uint32_t word = Negated ? words[w] ^ kSigns<Stored> : words[w];
-        if constexpr (sizeof(Stored) == 4) {
-          of_vector |= (__uint_as_float(word) >= reached ? 1u : 0u) << w;
-        } else {
-          const std::uint32_t both = pair_mask<Stored, false>(word, reached);
-          of_vector |= ((both & 1u) | (both >> 16 & 2u)) << (2 * w);
-        }
+        if constexpr (sizeof(Stored) == 4)
+          marks |= (__uint_as_float(word) >= reached ? 1u : 0u) << (4 * i + w);
+        else
+          marks |= pair_mask<Stored, false>(word, reached) & (0x00010001u << (4 * i + w));
       }
-      marks |= of_vector << (v * kPerVector<Stored>);
     }
-    return marks;
+    return in_order(marks);
   }
 
  private:

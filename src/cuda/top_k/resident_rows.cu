@@ -1,17 +1,21 @@
-// Row-wise top k of many long rows: a block holds a row in shared memory, marks what reaches a filter that a sample of
-// the row suggests, and searches that while the next row comes.
+// Row-wise top k of long rows of which two fit a multiprocessor: a block holds a row in shared memory, marks what
+// reaches a filter, and searches that while the next row comes.
 //
-// Why it is fast: a column costs a compare and an eighth of a byte of marks, and all that is done for columns that
-// reach the filter is done once, by all threads, when the row is there. Two blocks share a multiprocessor where two
-// rows fit it, so that one marks and searches while the other's row comes.
-// Steps of a block, a row at a time: a sample spread over the row -> a cut that somewhat more than k columns reach,
-// almost surely -> a bit for each column that reaches it, chunk by chunk -> their places, in their order -> if their
-// count is at least k and within what threads hold, the k best are among them: that proves the sample right; else the
-// row is searched in global memory -> their values into registers; the next row may come -> the exact border, by
-// counting -> entries by column, or sorted.
+// Why it is fast: a column costs a compare and an eighth of a byte of marks; all else is done for the columns that reach
+// the filter, once a row, by all threads. The row before suggests the filter, at no cost: a row that is not like it is
+// there to be marked again, by what a sample suggests. While one block's row comes, the other block searches.
+// Steps of a block, a row at a time: a cut that somewhat more than k columns reach, almost surely -> a bit for each
+// column that reaches it, as chunks of the row come -> their places, in their order -> if their count is at least k and
+// within what threads hold, the k best are among them: that proves the cut right; else the row is searched in global
+// memory -> their values into registers; the next row may come -> the exact border, by counting -> entries by column, or
+// sorted.
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// History, 1024 x 50,000 of bf16, k 2048, a launch in a graph on an H200 (filter_rows: 60 us): 54 -> the border of the
+// row before as the filter, entries that are written joined in shared memory 44.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/plan.hpp"
 #include "cuda/device/cluster.cuh"
@@ -28,14 +32,28 @@ namespace {
 
 using namespace filtering;
 
-#ifndef FILTER_BLOCKS
-#define FILTER_BLOCKS 2
-#endif
-constexpr int kBlocks = FILTER_BLOCKS;  // a multiprocessor holds, where their rows let it
-constexpr std::uint32_t kCapacity = kRound < core::kResidentRowsMaxCapacity ? kRound : core::kResidentRowsMaxCapacity;
+constexpr int kBlocks = 2;  // a multiprocessor holds
+constexpr std::uint32_t kCapacity = core::kResidentRowsMaxCapacity;
+static_assert(kCapacity <= kRound);
 
-/// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile; so do
-/// chosen values on their way out.
+/// An entry on its way out: its place in the row's memory, and its value.
+template <class Stored>
+using kept_entry = std::conditional_t<sizeof(Stored) == 4, uint2, std::uint32_t>;
+
+template <class Stored>
+__device__ __forceinline__ kept_entry<Stored> kept_of(std::uint32_t place, std::uint32_t bits) {
+  if constexpr (sizeof(Stored) == 4)
+    return make_uint2(place, bits);
+  else
+    return place | bits << 16;
+}
+__device__ __forceinline__ std::uint32_t place_of(uint2 kept) { return kept.x; }
+__device__ __forceinline__ std::uint32_t place_of(std::uint32_t kept) { return kept & 0xFFFFu; }
+__device__ __forceinline__ std::uint32_t bits_of(uint2 kept) { return kept.y; }
+__device__ __forceinline__ std::uint32_t bits_of(std::uint32_t kept) { return kept >> 16; }
+
+/// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile, and
+/// entries on their way out that of both and of what follows.
 struct resident_layout {
   std::int64_t marks;
   std::int64_t totals;
@@ -47,27 +65,26 @@ struct resident_layout {
 template <class Stored, bool Sorted>
 SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t k) {
   constexpr std::int64_t kValueBytes = sizeof(Stored);
-  constexpr std::int64_t kSortBytes = 8 * 2 * kCapacity + sizeof(order_scratch);
-  constexpr std::int64_t kPieceColumns = kPiece<Stored> * kPerVector<Stored>;  // whole pieces are read and marked
-  const std::int64_t held = (cols + kPieceColumns - 1) / kPieceColumns * kPieceColumns;
-  const std::int64_t words = held / kPlacesOfWord;
+  constexpr std::int64_t kSortBytes = 8 * 2 * std::int64_t{kCapacity} + sizeof(order_scratch);
+  static_assert(kSortBytes <= core::kResidentRowsSortBytes);
+  const std::int64_t whole = (cols + kMarkedTogether<Stored> - 1) / kMarkedTogether<Stored> * kMarkedTogether<Stored>;
   const std::int64_t marks = offsetof(filter_scratch, bins);
-  std::int64_t marks_bytes = words * 4 > kBins * 4 ? words * 4 : kBins * 4;
-  if (!Sorted && marks_bytes < k * kValueBytes) marks_bytes = k * kValueBytes;
+  const std::int64_t marks_bytes = whole / 8 > kBins * 4 ? whole / 8 : kBins * 4;
   const std::int64_t totals = (marks + marks_bytes + 15) / 16 * 16;
   const std::int64_t list = totals + kMarkRounds * kWarps * 4;
-  const std::int64_t values = (list + 2 * kCapacity + kLineBytes - 1) / kLineBytes * kLineBytes;
-  const std::int64_t placed = cols + 3 * kPlacesOfWord;
-  std::int64_t row_bytes = (held > placed ? held : placed) * kValueBytes;
-  if (Sorted && row_bytes < kSortBytes) row_bytes = kSortBytes;
-  return {marks, totals, list, values, values + row_bytes};
+  const std::int64_t list_end = list + 2 * std::int64_t{kCapacity};
+  const std::int64_t kept_end = Sorted ? 0 : marks + k * static_cast<std::int64_t>(sizeof(kept_entry<Stored>));
+  const std::int64_t values = ((list_end > kept_end ? list_end : kept_end) + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const std::int64_t placed = cols + 3 * std::int64_t{kPlacesOfWord};
+  const std::int64_t row_bytes = (whole > placed ? whole : placed) * kValueBytes;
+  return {marks, totals, list, values, values + (Sorted && row_bytes < kSortBytes ? kSortBytes : row_bytes)};
 }
 
 /// What threads hold of a row's list.
+template <class Stored>
 struct held_list {
   std::uint32_t numbers[kHeld];  // 0, which nothing is worse than, where there is no entry
-  std::uint32_t places[kHeld];
-  std::uint32_t bits[kHeld];  // of values
+  kept_entry<Stored> entries[kHeld];
 };
 
 template <class Stored>
@@ -81,36 +98,40 @@ __device__ __forceinline__ Stored of_bits(std::uint32_t bits) {
 /// Reads what the list's places have. @param least no number is below it: where it is a positive value's, bits are in
 /// order already.
 template <class Stored>
-__device__ __forceinline__ void hold(const resident_row<Stored>& values, std::uint32_t list, const round_share& share,
-                                     std::uint32_t least, bool negated, held_list& held) {
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) held.numbers[i] = held.places[i] = 0;
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
-    if (share.at(i) < share.end) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
-  }
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
-    held.bits[i] = values.bits(held.places[i]);
-  }
+__device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint32_t list, const round_share& share,
+                                     std::uint32_t least, bool negated, held_list<Stored>& held) {
   constexpr std::uint32_t kZeroNumber = kZeroKey >> kSharedBits<Stored>;
+  constexpr std::uint32_t kSign = sizeof(Stored) == 4 ? core::kSignBit : 0x8000u;
+  const std::uint32_t mine = share.count();
+  std::uint32_t places[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) held.numbers[i] = places[i] = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (static_cast<std::uint32_t>(i) < mine) places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    held.entries[i] = kept_of<Stored>(places[i], row.bits(places[i]));
+  }
   if (std::is_same_v<Stored, float16> || least <= kZeroNumber) {
 #pragma unroll
     for (int i = 0; i < kHeld; i++) {
       if (i >= share.steps) break;
-      if (share.at(i) < share.end) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
+      if (static_cast<std::uint32_t>(i) < mine)
+        held.numbers[i] = number_of(of_bits<Stored>(bits_of(held.entries[i])), negated);
     }
     return;
   }
-  constexpr std::uint32_t kSign = sizeof(Stored) == 4 ? core::kSignBit : 0x8000u;
   const std::uint32_t turned = negated ? 0 : kSign;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    const std::uint32_t number = held.bits[i] ^ turned;
-    if (share.at(i) < share.end && number <= kInfinityNumber<Stored>) held.numbers[i] = number;  // NaN is none
+    const std::uint32_t number = bits_of(held.entries[i]) ^ turned;
+    const bool is_number = sizeof(Stored) == 2 || number <= kInfinityNumber<Stored>;  // NaN of 16 bits is not marked
+    if (static_cast<std::uint32_t>(i) < mine && is_number) held.numbers[i] = number;
   }
 }
 
@@ -123,8 +144,67 @@ __device__ __forceinline__ std::uint64_t cut_of_row_before(const learned& from_b
   if (from_before.least == 0 || from_before.by_columns) return 0;
   const float below = (kDeviations * sqrtf(2.0f * static_cast<float>(k)) + kLeast) * from_before.spread;
   const auto number = static_cast<std::uint32_t>(fmaxf(static_cast<float>(from_before.least) - below, 1.0f));
-  const std::uint32_t lower = min(number, from_before.least);
-  return static_cast<std::uint64_t>(lower >> kCoarseShift<Stored> << kCoarseShift<Stored> << kSharedBits<Stored>) << 32;
+  constexpr std::uint32_t kShift = kCoarseShift<Stored>;
+  const std::uint32_t coarse = min(number, from_before.least) >> kShift << kShift;
+  return static_cast<std::uint64_t>(coarse << kSharedBits<Stored>) << 32;
+}
+/// Whether it would have been right for the row that `from_before` now knows.
+template <class Stored>
+__device__ __forceinline__ bool was_right(std::uint64_t cut, const learned& from_before, std::uint32_t k) {
+  const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
+  if (cut == 0 || from_before.least < least) return false;
+  return static_cast<float>(from_before.least - least) < static_cast<float>(kCapacity - k) * from_before.spread;
+}
+
+/// Orders and writes the k best of what threads hold, in the row's memory. @returns whether they are in it. All threads
+/// come, and leave through a barrier.
+template <class Stored>
+__device__ __forceinline__ bool write_in_order(const filter_block& block, const whole_row<Stored>& row,
+                                               const row_places<Stored>& places, const row_writer<Stored>& write,
+                                               const held_list<Stored>& held, const round_share& share, std::uint32_t n,
+                                               std::uint32_t least, learned& from_before, block_sums& sums) {
+  __syncthreads();  // the row has been read
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    if (i >= share.steps) break;
+    if (share.at(i) >= share.end) continue;
+    const std::uint32_t column = row.first_column + places.column(place_of(held.entries[i]));
+    store_shared(block.list.entries + share.at(i) * 8, make_uint2(column, bits_of(held.entries[i])));
+  }
+  __syncthreads();
+  return write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
+}
+
+/// Writes the k best of what threads hold, by column. @param kept the shared address of room for them. @param meanwhile
+/// is called when the row has been read. @returns whether they are in it. All threads come.
+template <class Stored, class Meanwhile>
+__device__ __forceinline__ bool write_by_column(const filter_block& block, const whole_row<Stored>& row,
+                                                const row_places<Stored>& places, const row_writer<Stored>& write,
+                                                const held_list<Stored>& held, const round_share& share,
+                                                std::uint32_t n, std::uint32_t least, std::uint32_t kept,
+                                                learned& from_before, block_sums& sums, Meanwhile meanwhile) {
+  const auto k = static_cast<std::uint32_t>(block.request.options.k);
+  __syncthreads();
+  meanwhile();
+  const row_border border = held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums,
+                                        block.scratch);
+  uint2 before = make_uint2(0, 0);
+  const auto keep = [&](std::uint32_t place, int i) {
+    store_shared(kept + place * static_cast<std::uint32_t>(sizeof(kept_entry<Stored>)), held.entries[i]);
+  };
+  if (border.ties == 0)
+    place_round<false>(held.numbers, share, border, before, sums, keep);
+  else
+    place_round<true>(held.numbers, share, border, before, sums, keep);
+  if (before.x + min(before.y, border.ties) != k) return false;
+  __syncthreads();
+#pragma unroll 2
+  for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
+    using entry_type = kept_entry<Stored>;
+    const auto e = load_shared<entry_type>(kept + i * static_cast<std::uint32_t>(sizeof(entry_type)));
+    write.stored(i, row.first_column + places.column(place_of(e)), of_bits<Stored>(bits_of(e)));
+  }
+  return true;
 }
 
 template <class Stored, bool Sorted>
@@ -138,34 +218,31 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   std::byte* values = reinterpret_cast<std::byte*>(dynamic_shared()) + layout.values;
   const filter_block block{.request = request,
                            .scratch = scratch,
-                           .list = {shared_address(values), kCapacity},
+                           .list = {shared_address(values), kCapacity},  // where a row was
                            .places = list,
                            .entries = reinterpret_cast<std::uint64_t*>(values),
                            .order = reinterpret_cast<order_scratch*>(values + 8 * 2 * kCapacity)};
   block_sums sums(scratch);
   clear_scratch(scratch);
-  constexpr int kMostChunks = kWarps * kMostStages;
-  if (threadIdx.x < kMostChunks) barrier_init(&scratch.full[0][0] + threadIdx.x, 1);
+  constexpr int kBarriers = kWarps * kMostStages;
+  static_assert(kBarriers * resident_row<Stored>::kChunk * 16 >= core::kResidentRowsMaxBytes);
+  if (threadIdx.x < kBarriers) barrier_init(&scratch.full[0][0] + threadIdx.x, 1);
   barrier_init_fence();
   __syncthreads();
 
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
-  const std::uint32_t flip = sign_flip<Stored>(request);
   resident_row<Stored> held_row(held(shared_address(values)), held(shared_address(scratch.full)));
   row_sample<Stored> sample;
   learned from_before{.spread = static_cast<float>(0x10000u >> kSharedBits<Stored>) / 32.0f};
+  bool is_alike = true;  // a row to the one before
   const auto is_held = [](const whole_row<Stored>& row) { return row.columns > core::kFilterRowsSample; };
-  // Begins to bring a row. All threads come, after a barrier behind what has used the memory.
+  // All threads come, after a barrier behind what has used the memory.
   const auto bring = [&](const whole_row<Stored>& row) {
     if (sums.warp() != 0 || !is_held(row)) return;
     async_fence();
     held_row.bring(row, sums.lane());
   };
-  const auto clear_bins = [&] {
-    if (threadIdx.x < kBins / 4) store_shared(marks + threadIdx.x * 16, make_uint4(0, 0, 0, 0));
-  };
-  bool is_alike = true;  // the next row to this one
   std::int64_t index = blockIdx.x;
   whole_row<Stored> row = open_row<Stored>(request, index);
   if (is_held(row)) sample.load(row);
@@ -173,24 +250,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll 1
   for (;;) {
     const std::int64_t after = index + gridDim.x;
-    const whole_row<Stored> next =
-        after < request.matrix.rows ? open_row<Stored>(request, after) : whole_row<Stored>{};
+    const whole_row<Stored> next = after < request.matrix.rows ? open_row<Stored>(request, after) : whole_row<Stored>{};
     bool written = false;
     bool is_next_coming = false;
     if (is_held(row)) {
       const std::uint64_t learned_cut = cut_of_row_before<Stored>(from_before, k);
+      const row_places<Stored> places(row);
       bool by_sample = !is_alike || learned_cut == 0;
       std::uint64_t cut = learned_cut;
       std::uint32_t n = 0;
-      unsigned before_vectors = 0;
-      unsigned behind_vectors = 0;
-      marked_words mine;
+      row_marks found;
 #pragma unroll 1
       for (;;) {
         if (by_sample) {
-          clear_bins();
+          clear_bins(scratch);
           __syncthreads();
-          cut = sample_cut(sample, row, flip, sampled_rank(k, row.columns), from_before, sums, scratch);
+          cut = sample_cut(sample, row, sign_flip<Stored>(request), sampled_rank(k, row.columns), from_before, sums,
+                           scratch);
           from_before.cut = core::key_of(cut) >> kSharedBits<Stored>;
           from_before.by_columns = static_cast<std::uint32_t>(cut) != 0;
         }
@@ -199,11 +275,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           mark_row<Stored, true>(row, held_row, filter, marks, sums);
         else
           mark_row<Stored, false>(row, held_row, filter, marks, sums);
-        n = read_marks(marks, row_places<Stored>(row).words(), totals, mine, sums);
-        before_vectors = marks_beside(row, 0, row.head, 0, filter, negated, sums.lane());
-        behind_vectors =
-            marks_beside(row, row.columns - row.tail(), row.tail(), row.vectors, filter, negated, sums.lane());
-        n += __popc(before_vectors) + __popc(behind_vectors);
+        n = read_marks(row, filter, negated, marks, totals, found, sums);
         if (by_sample || (n >= k && n <= kCapacity)) break;
         is_alike = false;
         by_sample = true;
@@ -211,76 +283,29 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         __syncthreads();  // the totals have been read
       }
       held_row.used(row);
-      clear_bins();
+      clear_bins(scratch);
       if (n >= k && n <= kCapacity) {
         const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
-        const row_places<Stored> places(row);
-        list_places(mine, places.words(), list + __popc(before_vectors) * 2);
-        if ((before_vectors | behind_vectors) != 0 && sums.warp() == 0) {
-          list_beside(row, 0, before_vectors, places.before(), held_row, list, sums.lane());
-          list_beside(row, row.columns - row.tail(), behind_vectors, places.behind, held_row,
-                      list + (n - __popc(behind_vectors)) * 2, sums.lane());
-        }
+        list_places(row, held_row, found, n, list, sums);
         __syncthreads();
         const round_share share(0, n, false);
-        held_list of_list;
+        held_list<Stored> of_list;
         hold(held_row, list, share, least, negated, of_list);
-        __syncthreads();  // the row has been read
+        const row_writer<Stored> write(request, index, row);
         if constexpr (Sorted) {
-#pragma unroll
-          for (int i = 0; i < kHeld; i++) {
-            if (i >= share.steps) break;
-            if (share.at(i) < share.end)
-              store_shared(block.list.entries + share.at(i) * 8,
-                           make_uint2(row.first_column + places.column(of_list.places[i]), of_list.bits[i]));
-          }
-          __syncthreads();
-          const row_writer<Stored> write(request, index, row);
-          written = write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
+          written = write_in_order(block, row, places, write, of_list, share, n, least, from_before, sums);
         } else {
-          bring(next);
+          written = write_by_column(block, row, places, write, of_list, share, n, least, marks, from_before, sums,
+                                    [&] { bring(next); });
           is_next_coming = true;
-          const row_border border = held_border(of_list.numbers, share, n, k, least, kInfinityNumber<Stored>,
-                                                from_before, sums, scratch);
-          uint2 before = make_uint2(0, 0);
-          const auto keep = [&](std::uint32_t place, int i) {
-            store_shared(list + place * 2, static_cast<std::uint16_t>(of_list.places[i]));
-            if constexpr (sizeof(Stored) == 4)
-              store_shared(marks + place * 4, of_list.bits[i]);
-            else
-              store_shared(marks + place * 2, static_cast<std::uint16_t>(of_list.bits[i]));
-          };
-          if (border.ties == 0)
-            place_round<false>(of_list.numbers, share, border, before, sums, keep);
-          else
-            place_round<true>(of_list.numbers, share, border, before, sums, keep);
-          written = before.x + min(before.y, border.ties) == k;
-          if (written) {
-            __syncthreads();
-            const row_writer<Stored> write(request, index, row);
-            for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
-              const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
-              std::uint32_t bits;
-              if constexpr (sizeof(Stored) == 4)
-                bits = load_shared<std::uint32_t>(marks + i * 4);
-              else
-                bits = load_shared<std::uint16_t>(marks + i * 2);
-              write.stored(i, row.first_column + places.column(place), of_bits<Stored>(bits));
-            }
-          }
         }
-        if (by_sample && learned_cut != 0 && from_before.least != 0) {
-          const std::uint32_t learned_least = core::key_of(learned_cut) >> kSharedBits<Stored>;
-          const float farther = static_cast<float>(from_before.least - learned_least);
-          is_alike = from_before.least >= learned_least &&
-                     farther < static_cast<float>(kCapacity - k) * from_before.spread;
-        }
+        if (by_sample && from_before.least != 0) is_alike = learned_cut == 0 || was_right<Stored>(learned_cut, from_before, k);
       }
     }
     if (!written) {
       from_before.least = 0;
       __syncthreads();
-      clear_bins();
+      clear_bins(scratch);
       __syncthreads();
       search_row<Stored, Sorted>(block, index, sums);
     }

@@ -18,6 +18,10 @@ constexpr std::uint32_t kPlacesOfWord = 32;
 static_assert(kPlacesOfWord == kValues);
 constexpr int kMarkRounds = core::kResidentRowsMaxPlaces / kPlacesOfWord / kThreads;  // words of a thread
 
+/// Columns that are looked at, and marked, as a whole.
+template <class Stored>
+constexpr std::int64_t kMarkedTogether = sizeof(Stored) == 4 ? kPiece<Stored> * kPerVector<Stored> : kPlacesOfWord;
+
 template <class Stored>
 struct row_places {
   std::uint32_t head;     // columns
@@ -41,7 +45,7 @@ struct row_places {
 template <class Stored>
 class resident_row {
  public:
-  static constexpr std::uint32_t kChunk = 1024;  // vectors
+  static constexpr std::uint32_t kChunk = 2048;  // vectors
   static_assert(kChunk % kPiece<Stored> == 0);
 
   /// @param values the shared address of place 0, a whole line's. @param full barriers, one behind the other.
@@ -162,68 +166,6 @@ __device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const res
     mark_vectors<Stored, Negated>(row, values, filter, marks);
 }
 
-/// The words of marks that a thread has, and how many marks are before each.
-struct marked_words {
-  std::uint32_t words[kMarkRounds];
-  std::uint32_t before[kMarkRounds];
-};
-
-/// Reads the thread's own words. @param totals room for a number of each warp and round. @returns how many marks there
-/// are in all. All threads come; they leave through a barrier.
-__device__ __forceinline__ std::uint32_t read_marks(std::uint32_t marks, std::uint32_t count, std::uint32_t totals,
-                                                    marked_words& mine, const block_sums& sums) {
-  static_assert(kMarkRounds * kWarps == 2 * kWarp && kMarkRounds % 2 == 0);
-#pragma unroll
-  for (int r = 0; r < kMarkRounds; r++) {
-    const std::uint32_t word = r * kThreads + threadIdx.x;
-    mine.words[r] = word < count ? load_shared<std::uint32_t>(marks + word * 4) : 0;
-  }
-#pragma unroll
-  for (int r = 0; r < kMarkRounds; r += 2) {
-    const std::uint32_t both = __popc(mine.words[r]) | __popc(mine.words[r + 1]) << 16;
-    const std::uint32_t up_to = lanes_up_to(both);
-    mine.before[r] = (up_to - both) & 0xFFFFu;
-    mine.before[r + 1] = (up_to - both) >> 16;
-    if (sums.lane() == kWarp - 1) {
-      store_shared(totals + (r * kWarps + sums.warp()) * 4, up_to & 0xFFFFu);
-      store_shared(totals + ((r + 1) * kWarps + sums.warp()) * 4, up_to >> 16);
-    }
-  }
-  __syncthreads();
-  const std::uint32_t low = load_shared<std::uint32_t>(totals + sums.lane() * 4);
-  const std::uint32_t high = load_shared<std::uint32_t>(totals + (kWarp + sums.lane()) * 4);
-  const std::uint32_t low_up_to = lanes_up_to(low);
-  const std::uint32_t all_low = __shfl_sync(kFullWarp, low_up_to, kWarp - 1);
-  const std::uint32_t high_up_to = lanes_up_to(high) + all_low;
-#pragma unroll
-  for (int r = 0; r < kMarkRounds; r++) {
-    const int at = r % (kMarkRounds / 2) * kWarps + static_cast<int>(sums.warp());
-    mine.before[r] += r < kMarkRounds / 2 ? __shfl_sync(kFullWarp, low_up_to - low, at)
-                                          : __shfl_sync(kFullWarp, high_up_to - high, at);
-  }
-  return __shfl_sync(kFullWarp, high_up_to, kWarp - 1);
-}
-
-/// Lists the places of all marks, in their order, as 16-bit numbers. @param list the shared address of the first's. All
-/// threads come; a barrier must follow.
-__device__ __forceinline__ void list_places(const marked_words& mine, std::uint32_t count, std::uint32_t list) {
-#pragma unroll
-  for (int r = 0; r < kMarkRounds; r++) {
-    if (r * kThreads >= count) break;
-    std::uint32_t rest = mine.words[r];
-    std::uint32_t to = list + mine.before[r] * 2;
-    const std::uint32_t first = (r * kThreads + threadIdx.x) * kPlacesOfWord;
-    while (rest != 0) {
-      const std::uint32_t others = rest & (rest - 1);
-      std::uint32_t bit;  // of the only one that is set: found in one instruction
-      asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(rest ^ others));
-      store_shared(to, static_cast<std::uint16_t>(first + bit));
-      rest = others;
-      to += 2;
-    }
-  }
-}
-
 /// How many of the few columns beside a row's vectors reach the filter. All lanes of all warps come.
 template <class Stored>
 __device__ __forceinline__ unsigned marks_beside(const whole_row<Stored>& row, std::uint32_t first,
@@ -232,7 +174,59 @@ __device__ __forceinline__ unsigned marks_beside(const whole_row<Stored>& row, s
   if (columns == 0) return 0;
   return __ballot_sync(kFullWarp, lane < columns && filter.reached_by(row.values[first + lane], vector, negated));
 }
-/// Lists them, and has their values in their places. One warp comes.
+
+/// A row's marks: the words that a thread has, every kThreads-th, how many marks are before each, and those of the
+/// columns beside the vectors, a bit each.
+struct row_marks {
+  std::uint32_t words[kMarkRounds];
+  std::uint32_t before[kMarkRounds];
+  unsigned before_vectors;
+  unsigned behind_vectors;
+};
+
+/// Reads the marks. @param totals the shared address of room for a number of each warp and round. @returns how many marks
+/// there are in all. All threads come, after mark_row; a barrier is within.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t read_marks(const whole_row<Stored>& row, const row_filter<Stored>& filter,
+                                                    bool negated, std::uint32_t marks, std::uint32_t totals,
+                                                    row_marks& found, const block_sums& sums) {
+  static_assert(kMarkRounds * kWarps == 2 * kWarp && kMarkRounds % 2 == 0);
+  const std::uint32_t count = row_places<Stored>(row).words();
+#pragma unroll
+  for (int r = 0; r < kMarkRounds; r++) {
+    const std::uint32_t word = r * kThreads + threadIdx.x;
+    found.words[r] = word < count ? load_shared<std::uint32_t>(marks + word * 4) : 0;
+  }
+#pragma unroll
+  for (int r = 0; r < kMarkRounds; r += 2) {  // two sums in one
+    const std::uint32_t both = __popc(found.words[r]) | __popc(found.words[r + 1]) << 16;
+    const std::uint32_t up_to = lanes_up_to(both);
+    found.before[r] = (up_to - both) & 0xFFFFu;
+    found.before[r + 1] = (up_to - both) >> 16;
+    if (sums.lane() == kWarp - 1) {
+      store_shared(totals + (r * kWarps + sums.warp()) * 4, up_to & 0xFFFFu);
+      store_shared(totals + ((r + 1) * kWarps + sums.warp()) * 4, up_to >> 16);
+    }
+  }
+  __syncthreads();
+  found.before_vectors = marks_beside(row, 0, row.head, 0, filter, negated, sums.lane());
+  found.behind_vectors =
+      marks_beside(row, row.columns - row.tail(), row.tail(), row.vectors, filter, negated, sums.lane());
+  const std::uint32_t low = load_shared<std::uint32_t>(totals + sums.lane() * 4);
+  const std::uint32_t high = load_shared<std::uint32_t>(totals + (kWarp + sums.lane()) * 4);
+  const std::uint32_t low_up_to = lanes_up_to(low) + __popc(found.before_vectors);
+  const std::uint32_t all_low = __shfl_sync(kFullWarp, low_up_to, kWarp - 1);
+  const std::uint32_t high_up_to = lanes_up_to(high) + all_low;
+#pragma unroll
+  for (int r = 0; r < kMarkRounds; r++) {
+    const int at = r % (kMarkRounds / 2) * kWarps + static_cast<int>(sums.warp());
+    found.before[r] += r < kMarkRounds / 2 ? __shfl_sync(kFullWarp, low_up_to - low, at)
+                                           : __shfl_sync(kFullWarp, high_up_to - high, at);
+  }
+  return __shfl_sync(kFullWarp, high_up_to, kWarp - 1) + __popc(found.behind_vectors);
+}
+
+/// Lists marked columns beside the vectors, and has their values in their places. One warp comes.
 template <class Stored>
 __device__ __forceinline__ void list_beside(const whole_row<Stored>& row, std::uint32_t first, unsigned marks,
                                             std::uint32_t place, const resident_row<Stored>& values,
@@ -244,6 +238,34 @@ __device__ __forceinline__ void list_beside(const whole_row<Stored>& row, std::u
   else
     store_shared(values.address(place + lane), value.bits);
   store_shared(list + __popc(marks & ((1u << lane) - 1)) * 2, static_cast<std::uint16_t>(place + lane));
+}
+
+/// Lists the places of all n marks, in the order of columns, as 16-bit numbers. @param list their shared address. All
+/// threads come; a barrier must follow.
+template <class Stored>
+__device__ __forceinline__ void list_places(const whole_row<Stored>& row, const resident_row<Stored>& values,
+                                            const row_marks& found, std::uint32_t n, std::uint32_t list,
+                                            const block_sums& sums) {
+  const row_places<Stored> places(row);
+#pragma unroll
+  for (int r = 0; r < kMarkRounds; r++) {
+    if (r * kThreads >= places.words()) break;
+    std::uint32_t rest = found.words[r];
+    std::uint32_t to = list + found.before[r] * 2;
+    const std::uint32_t first = (r * kThreads + threadIdx.x) * kPlacesOfWord;
+    while (rest != 0) {
+      const std::uint32_t others = rest & (rest - 1);
+      std::uint32_t bit;  // of the only one that is set: found in one instruction
+      asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(rest ^ others));
+      store_shared(to, static_cast<std::uint16_t>(first + bit));
+      rest = others;
+      to += 2;
+    }
+  }
+  if ((found.before_vectors | found.behind_vectors) == 0 || sums.warp() != 0) return;
+  list_beside(row, 0, found.before_vectors, places.before(), values, list, sums.lane());
+  list_beside(row, row.columns - row.tail(), found.behind_vectors, places.behind, values,
+              list + (n - __popc(found.behind_vectors)) * 2, sums.lane());
 }
 
 }  // namespace shortlist::cuda::filtering
