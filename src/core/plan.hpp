@@ -68,15 +68,15 @@ std::string explain_flat_search(device_kind kind, std::string_view device_descri
 
 /// How a row-wise top k works; each backend has its own.
 enum class top_k_algorithm : std::uint8_t {
-  whole_rows,    ///< CPU: each row by one worker, which holds it as keys and searches the threshold
-  split_rows,    ///< CPU: a row over all workers: the best of every part, then the best of those
-  warp_rows,     ///< CUDA: a row in the registers of a warp's lanes
-  block_rows,    ///< CUDA: a row in the shared memory of a block
+  whole_rows,     ///< CPU: each row by one worker, which holds it as keys and searches the threshold
+  split_rows,     ///< CPU: a row over all workers: the best of every part, then the best of those
+  warp_rows,      ///< CUDA: a row in the registers of a warp's lanes
+  block_rows,     ///< CUDA: a row in the shared memory of a block
   resident_rows,  ///< CUDA: a long row in the shared memory of a block, of which a multiprocessor has two
-  filter_rows,   ///< CUDA: a row streamed once by a block, past a filter that a sample of it suggests
-  stream_rows,   ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
-  cluster_rows,  ///< CUDA: a row by a cluster of blocks, which list what reaches a cut that the k best surely reach
-  radix_rows,    ///< CUDA: the border's key, digit by digit; serves everything
+  filter_rows,    ///< CUDA: a row streamed once by a block, past a filter that a sample of it suggests
+  stream_rows,    ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
+  cluster_rows,   ///< CUDA: a row by a cluster of blocks, which list what reaches a cut that the k best surely reach
+  radix_rows,     ///< CUDA: the border's key, digit by digit; serves everything
 };
 
 std::string_view to_string(top_k_algorithm algorithm);
@@ -104,10 +104,11 @@ inline constexpr int kFilterRowsSlackShare = 10;  // of what must reach it; so m
 /// Columns that filter_rows makes room for: what a cut of its sample may let through, but in one row of 100,000.
 std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted);
 
-inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;      // of a row's columns: 16-bit numbers
-inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;      // columns that may reach a row's filter
-inline constexpr std::int64_t kResidentRowsSortBytes = 72 * 1024;   // that take the place of a row, where they are sorted
-inline constexpr std::int64_t kResidentRowsMaxBytes = 113 * 1024;   // of shared memory: two blocks a multiprocessor
+inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;  // of a row's columns: 16-bit numbers
+inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;  // columns that may reach a row's filter
+inline constexpr std::int64_t kResidentRowsSortBytes =
+    72 * 1024;  // that take the place of a row, where they are sorted
+inline constexpr std::int64_t kResidentRowsMaxBytes = 113 * 1024;  // of shared memory: two blocks a multiprocessor
 /// Shared memory of a block of resident_rows: a row, its marks, and a list.
 std::int64_t resident_rows_bytes(const top_k_shape& shape);
 

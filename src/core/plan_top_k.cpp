@@ -19,10 +19,10 @@ struct top_k_algorithm_name {
 constexpr top_k_algorithm_name kCpuTopKAlgorithms[] = {{"whole_rows", top_k_algorithm::whole_rows},
                                                        {"split_rows", top_k_algorithm::split_rows}};
 constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {
-    {"warp_rows", top_k_algorithm::warp_rows},       {"block_rows", top_k_algorithm::block_rows},
-    {"resident_rows", top_k_algorithm::resident_rows},
-    {"filter_rows", top_k_algorithm::filter_rows},   {"stream_rows", top_k_algorithm::stream_rows},
-    {"cluster_rows", top_k_algorithm::cluster_rows}, {"radix_rows", top_k_algorithm::radix_rows}};
+    {"warp_rows", top_k_algorithm::warp_rows},         {"block_rows", top_k_algorithm::block_rows},
+    {"resident_rows", top_k_algorithm::resident_rows}, {"filter_rows", top_k_algorithm::filter_rows},
+    {"stream_rows", top_k_algorithm::stream_rows},     {"cluster_rows", top_k_algorithm::cluster_rows},
+    {"radix_rows", top_k_algorithm::radix_rows}};
 
 std::optional<top_k_algorithm> forced_top_k_algorithm(device_kind kind) {
   using names = std::span<const top_k_algorithm_name>;
@@ -98,11 +98,10 @@ std::int64_t resident_rows_bytes(const top_k_shape& shape) {
   const std::int64_t value_bytes = size_bytes(shape.type);
   const std::int64_t together = value_bytes == 4 ? kPiece : kWord;
   const std::int64_t whole = (shape.cols + together - 1) / together * together;
-  const std::int64_t marks = std::max(whole / 8, kLeastMarks);
+  const std::int64_t marks = std::max({whole / 8, kLeastMarks, shape.sorted ? 0 : shape.k * value_bytes});
   const std::int64_t list = 2 * kResidentRowsMaxCapacity + 256;
-  const std::int64_t kept = shape.sorted ? 0 : shape.k * (value_bytes == 4 ? 8 : 4);
   const std::int64_t row = std::max(whole, shape.cols + 3 * kWord) * value_bytes;
-  return kFixed + std::max(marks + list, kept) + (shape.sorted ? std::max(row, kResidentRowsSortBytes) : row);
+  return kFixed + marks + list + (shape.sorted ? std::max(row, kResidentRowsSortBytes) : row);
 }
 
 namespace {

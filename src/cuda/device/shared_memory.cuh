@@ -85,6 +85,17 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }
+/// Where `stores` is not 0; without a branch.
+__device__ __forceinline__ void store_shared_if(std::uint32_t stores, std::uint32_t address, std::uint16_t value) {
+  asm volatile(
+      "{\n"
+      ".reg .pred stores;\n"
+      "setp.ne.u32 stores, %0, 0;\n"
+      "@stores st.shared.u16 [%1], %2;\n"
+      "}" ::"r"(stores),
+      "r"(address), "h"(value)
+      : "memory");
+}
 /// The lowest byte of a value.
 __device__ __forceinline__ void store_shared_byte(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(value) : "memory");

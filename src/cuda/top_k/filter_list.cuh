@@ -46,8 +46,8 @@ struct columns_of_row {
   }
 };
 
-/// A thread's share of entries: of a round of kHeld for each thread, each has neighbours. An odd number of them, so that
-/// the lanes of a half warp read other banks.
+/// A thread's share of entries: of a round of kHeld for each thread, each has neighbours. An odd number of them, so
+/// that the lanes of a half warp read other banks.
 constexpr int kHeld = 15;
 constexpr std::uint32_t kRound = kHeld * kThreads;
 static_assert(kHeld % 2 == 1);
@@ -66,10 +66,6 @@ struct round_share {
   }
   __device__ __forceinline__ std::uint32_t at(int i) const { return first + i; }
   __device__ __forceinline__ bool has(int i) const { return i < steps && at(i) < end; }
-  /// Entries of the thread.
-  __device__ __forceinline__ std::uint32_t count() const {
-    return first < end ? min(end - first, static_cast<std::uint32_t>(steps)) : 0;
-  }
 };
 
 /// The numbers of a thread's share; 0, which nothing is worse than, where it has no entry.

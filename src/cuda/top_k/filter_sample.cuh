@@ -1,5 +1,5 @@
-// A sample of a long row, and the cut that it suggests: one that somewhat more than k of the row's columns reach, almost
-// surely. See filter_rows.cu.
+// A sample of a long row, and the cut that it suggests: one that somewhat more than k of the row's columns reach,
+// almost surely. See filter_rows.cu.
 #pragma once
 
 #include <cstdint>
@@ -179,7 +179,8 @@ __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sa
       const std::uint32_t least = least_pair<Stored>(number << kSharedBits<Stored>);
       std::uint32_t reaching = 0;
 #pragma unroll
-      for (int p = 0; p < kSamplePairs; p++) reaching |= pair_mask<compared, false>(pairs[p], least) & (0x00010001u << p);
+      for (int p = 0; p < kSamplePairs; p++)
+        reaching |= pair_mask<compared, false>(pairs[p], least) & (0x00010001u << p);
       return sums.of_threads(__popc(reaching));
     });
     if (found.count - wanted <= slack) return static_cast<std::uint64_t>(found.number << kSharedBits<Stored>) << 32;

@@ -2,7 +2,6 @@
 // filter_rows.cu.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "cuda/device/block_select.cuh"
@@ -154,8 +153,8 @@ __device__ __forceinline__ bool write_held(const filter_block& block, const row_
     load_numbers<Stored>(block.list, share, negated, numbers);
     const row_border border =
         held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
-    const bool written = for_each_held_in_order<Stored>(block.entries, block.list, share, negated, border, k,
-                                                        *block.order, sums, write);
+    const bool written =
+        for_each_held_in_order<Stored>(block.entries, block.list, share, negated, border, k, *block.order, sums, write);
     meanwhile();
     return written;
   } else {

@@ -1,17 +1,16 @@
 // Row-wise top k of long rows of which two fit a multiprocessor: a block holds a row in shared memory, marks what
 // reaches a filter, and searches that while the next row comes.
 //
-// Why it is fast: a column costs a compare and an eighth of a byte of marks; all else is done for the columns that reach
-// the filter, once a row, by all threads. The row before suggests the filter, at no cost: a row that is not like it is
-// there to be marked again, by what a sample suggests. While one block's row comes, the other block searches.
+// Why it is fast: a column costs a compare and an eighth of a byte of marks; all else is done for the columns that
+// reach the filter, once a row, by all threads. The row before suggests the filter, at no cost: a row that is not like
+// it is there to be marked again, by what a sample suggests. While one block's row comes, the other block searches.
 // Steps of a block, a row at a time: a cut that somewhat more than k columns reach, almost surely -> a bit for each
 // column that reaches it, as chunks of the row come -> their places, in their order -> if their count is at least k and
 // within what threads hold, the k best are among them: that proves the cut right; else the row is searched in global
-// memory -> their values into registers; the next row may come -> the exact border, by counting -> entries by column, or
-// sorted.
-// Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
-// History, 1024 x 50,000 of bf16, k 2048, a launch in a graph on an H200 (filter_rows: 60 us): 54 -> the border of the
-// row before as the filter, entries that are written joined in shared memory 44.
+// memory -> their values into registers; the next row may come -> the exact border, by counting -> entries by column,
+// or sorted. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md. History, 1024 x 50,000
+// of bf16, k 2048, a launch in a graph on an H200 (filter_rows: 60 us): 54 -> the border of the row before as the
+// filter, entries that are written joined in shared memory 45 -> places listed without branches 42.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,24 +35,8 @@ constexpr int kBlocks = 2;  // a multiprocessor holds
 constexpr std::uint32_t kCapacity = core::kResidentRowsMaxCapacity;
 static_assert(kCapacity <= kRound);
 
-/// An entry on its way out: its place in the row's memory, and its value.
-template <class Stored>
-using kept_entry = std::conditional_t<sizeof(Stored) == 4, uint2, std::uint32_t>;
-
-template <class Stored>
-__device__ __forceinline__ kept_entry<Stored> kept_of(std::uint32_t place, std::uint32_t bits) {
-  if constexpr (sizeof(Stored) == 4)
-    return make_uint2(place, bits);
-  else
-    return place | bits << 16;
-}
-__device__ __forceinline__ std::uint32_t place_of(uint2 kept) { return kept.x; }
-__device__ __forceinline__ std::uint32_t place_of(std::uint32_t kept) { return kept & 0xFFFFu; }
-__device__ __forceinline__ std::uint32_t bits_of(uint2 kept) { return kept.y; }
-__device__ __forceinline__ std::uint32_t bits_of(std::uint32_t kept) { return kept >> 16; }
-
-/// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile, and
-/// entries on their way out that of both and of what follows.
+/// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile; so do
+/// values on their way out.
 struct resident_layout {
   std::int64_t marks;
   std::int64_t totals;
@@ -69,22 +52,21 @@ SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t 
   static_assert(kSortBytes <= core::kResidentRowsSortBytes);
   const std::int64_t whole = (cols + kMarkedTogether<Stored> - 1) / kMarkedTogether<Stored> * kMarkedTogether<Stored>;
   const std::int64_t marks = offsetof(filter_scratch, bins);
-  const std::int64_t marks_bytes = whole / 8 > kBins * 4 ? whole / 8 : kBins * 4;
+  std::int64_t marks_bytes = whole / 8 > kBins * 4 ? whole / 8 : kBins * 4;
+  if (!Sorted && marks_bytes < k * kValueBytes) marks_bytes = k * kValueBytes;
   const std::int64_t totals = (marks + marks_bytes + 15) / 16 * 16;
   const std::int64_t list = totals + kMarkRounds * kWarps * 4;
-  const std::int64_t list_end = list + 2 * std::int64_t{kCapacity};
-  const std::int64_t kept_end = Sorted ? 0 : marks + k * static_cast<std::int64_t>(sizeof(kept_entry<Stored>));
-  const std::int64_t values = ((list_end > kept_end ? list_end : kept_end) + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const std::int64_t values = (list + 2 * std::int64_t{kCapacity} + kLineBytes - 1) / kLineBytes * kLineBytes;
   const std::int64_t placed = cols + 3 * std::int64_t{kPlacesOfWord};
   const std::int64_t row_bytes = (whole > placed ? whole : placed) * kValueBytes;
   return {marks, totals, list, values, values + (Sorted && row_bytes < kSortBytes ? kSortBytes : row_bytes)};
 }
 
 /// What threads hold of a row's list.
-template <class Stored>
 struct held_list {
   std::uint32_t numbers[kHeld];  // 0, which nothing is worse than, where there is no entry
-  kept_entry<Stored> entries[kHeld];
+  std::uint32_t places[kHeld];   // in the row's memory
+  std::uint32_t bits[kHeld];     // of their values
 };
 
 template <class Stored>
@@ -99,29 +81,26 @@ __device__ __forceinline__ Stored of_bits(std::uint32_t bits) {
 /// order already.
 template <class Stored>
 __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint32_t list, const round_share& share,
-                                     std::uint32_t least, bool negated, held_list<Stored>& held) {
+                                     std::uint32_t least, bool negated, held_list& held) {
   constexpr std::uint32_t kZeroNumber = kZeroKey >> kSharedBits<Stored>;
   constexpr std::uint32_t kSign = sizeof(Stored) == 4 ? core::kSignBit : 0x8000u;
-  const std::uint32_t mine = share.count();
-  std::uint32_t places[kHeld];
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) held.numbers[i] = places[i] = 0;
+  for (int i = 0; i < kHeld; i++) held.numbers[i] = held.places[i] = 0;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    if (static_cast<std::uint32_t>(i) < mine) places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
+    if (share.at(i) < share.end) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
   }
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    held.entries[i] = kept_of<Stored>(places[i], row.bits(places[i]));
+    held.bits[i] = row.bits(held.places[i]);
   }
   if (std::is_same_v<Stored, float16> || least <= kZeroNumber) {
 #pragma unroll
     for (int i = 0; i < kHeld; i++) {
       if (i >= share.steps) break;
-      if (static_cast<std::uint32_t>(i) < mine)
-        held.numbers[i] = number_of(of_bits<Stored>(bits_of(held.entries[i])), negated);
+      if (share.at(i) < share.end) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
     }
     return;
   }
@@ -129,14 +108,14 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    const std::uint32_t number = bits_of(held.entries[i]) ^ turned;
+    const std::uint32_t number = held.bits[i] ^ turned;
     const bool is_number = sizeof(Stored) == 2 || number <= kInfinityNumber<Stored>;  // NaN of 16 bits is not marked
-    if (static_cast<std::uint32_t>(i) < mine && is_number) held.numbers[i] = number;
+    if (share.at(i) < share.end && is_number) held.numbers[i] = number;
   }
 }
 
-/// A cut for a row like the one before: its border, and below that as many columns as the counts of such rows differ by,
-/// but for one in a thousand. 0: nothing is known.
+/// A cut for a row like the one before: its border, and below that as many columns as the counts of such rows differ
+/// by, but for one in a thousand. 0: nothing is known.
 template <class Stored>
 __device__ __forceinline__ std::uint64_t cut_of_row_before(const learned& from_before, std::uint32_t k) {
   constexpr float kDeviations = 3.0f;
@@ -161,36 +140,41 @@ __device__ __forceinline__ bool was_right(std::uint64_t cut, const learned& from
 template <class Stored>
 __device__ __forceinline__ bool write_in_order(const filter_block& block, const whole_row<Stored>& row,
                                                const row_places<Stored>& places, const row_writer<Stored>& write,
-                                               const held_list<Stored>& held, const round_share& share, std::uint32_t n,
+                                               const held_list& held, const round_share& share, std::uint32_t n,
                                                std::uint32_t least, learned& from_before, block_sums& sums) {
   __syncthreads();  // the row has been read
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
     if (share.at(i) >= share.end) continue;
-    const std::uint32_t column = row.first_column + places.column(place_of(held.entries[i]));
-    store_shared(block.list.entries + share.at(i) * 8, make_uint2(column, bits_of(held.entries[i])));
+    const std::uint32_t column = row.first_column + places.column(held.places[i]);
+    store_shared(block.list.entries + share.at(i) * 8, make_uint2(column, held.bits[i]));
   }
   __syncthreads();
   return write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
 }
 
-/// Writes the k best of what threads hold, by column. @param kept the shared address of room for them. @param meanwhile
-/// is called when the row has been read. @returns whether they are in it. All threads come.
+/// Writes the k best of what threads hold, by column. @param list and @param bits shared addresses of room for
+/// their places and values. @param meanwhile is called when the row has been read. @returns whether they are in it. All
+/// threads come.
 template <class Stored, class Meanwhile>
 __device__ __forceinline__ bool write_by_column(const filter_block& block, const whole_row<Stored>& row,
                                                 const row_places<Stored>& places, const row_writer<Stored>& write,
-                                                const held_list<Stored>& held, const round_share& share,
-                                                std::uint32_t n, std::uint32_t least, std::uint32_t kept,
+                                                const held_list& held, const round_share& share, std::uint32_t n,
+                                                std::uint32_t least, std::uint32_t list, std::uint32_t bits,
                                                 learned& from_before, block_sums& sums, Meanwhile meanwhile) {
   const auto k = static_cast<std::uint32_t>(block.request.options.k);
   __syncthreads();
   meanwhile();
-  const row_border border = held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums,
-                                        block.scratch);
+  const row_border border =
+      held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
   uint2 before = make_uint2(0, 0);
   const auto keep = [&](std::uint32_t place, int i) {
-    store_shared(kept + place * static_cast<std::uint32_t>(sizeof(kept_entry<Stored>)), held.entries[i]);
+    store_shared(list + place * 2, static_cast<std::uint16_t>(held.places[i]));
+    if constexpr (sizeof(Stored) == 4)
+      store_shared(bits + place * 4, held.bits[i]);
+    else
+      store_shared(bits + place * 2, static_cast<std::uint16_t>(held.bits[i]));
   };
   if (border.ties == 0)
     place_round<false>(held.numbers, share, border, before, sums, keep);
@@ -198,11 +182,14 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
     place_round<true>(held.numbers, share, border, before, sums, keep);
   if (before.x + min(before.y, border.ties) != k) return false;
   __syncthreads();
-#pragma unroll 2
   for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
-    using entry_type = kept_entry<Stored>;
-    const auto e = load_shared<entry_type>(kept + i * static_cast<std::uint32_t>(sizeof(entry_type)));
-    write.stored(i, row.first_column + places.column(place_of(e)), of_bits<Stored>(bits_of(e)));
+    const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
+    std::uint32_t value;
+    if constexpr (sizeof(Stored) == 4)
+      value = load_shared<std::uint32_t>(bits + i * 4);
+    else
+      value = load_shared<std::uint16_t>(bits + i * 2);
+    write.stored(i, row.first_column + places.column(place), of_bits<Stored>(value));
   }
   return true;
 }
@@ -289,17 +276,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         list_places(row, held_row, found, n, list, sums);
         __syncthreads();
         const round_share share(0, n, false);
-        held_list<Stored> of_list;
+        held_list of_list;
         hold(held_row, list, share, least, negated, of_list);
         const row_writer<Stored> write(request, index, row);
         if constexpr (Sorted) {
           written = write_in_order(block, row, places, write, of_list, share, n, least, from_before, sums);
         } else {
-          written = write_by_column(block, row, places, write, of_list, share, n, least, marks, from_before, sums,
+          written = write_by_column(block, row, places, write, of_list, share, n, least, list, marks, from_before, sums,
                                     [&] { bring(next); });
           is_next_coming = true;
         }
-        if (by_sample && from_before.least != 0) is_alike = learned_cut == 0 || was_right<Stored>(learned_cut, from_before, k);
+        if (by_sample && from_before.least != 0)
+          is_alike = learned_cut == 0 || was_right<Stored>(learned_cut, from_before, k);
       }
     }
     if (!written) {

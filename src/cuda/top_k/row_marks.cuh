@@ -20,7 +20,7 @@ constexpr int kMarkRounds = core::kResidentRowsMaxPlaces / kPlacesOfWord / kThre
 
 /// Columns that are looked at, and marked, as a whole.
 template <class Stored>
-constexpr std::int64_t kMarkedTogether = sizeof(Stored) == 4 ? kPiece<Stored> * kPerVector<Stored> : kPlacesOfWord;
+constexpr std::int64_t kMarkedTogether = sizeof(Stored) == 4 ? kPiece<Stored>* kPerVector<Stored> : kPlacesOfWord;
 
 template <class Stored>
 struct row_places {
@@ -59,7 +59,8 @@ class resident_row {
     if constexpr (sizeof(Stored) == 4) return load_shared<std::uint32_t>(address(place));
     return load_shared<std::uint16_t>(address(place));
   }
-  /// Begins to bring a row's vectors, a chunk by each lane. One warp comes, after a fence behind what has used the memory.
+  /// Begins to bring a row's vectors, a chunk by each lane. One warp comes, after a fence behind what has used the
+  /// memory.
   __device__ __forceinline__ void bring(const whole_row<Stored>& row, std::uint32_t lane) const {
     const std::uint32_t first = lane * kChunk;
     if (first >= row.vectors) return;
@@ -184,8 +185,8 @@ struct row_marks {
   unsigned behind_vectors;
 };
 
-/// Reads the marks. @param totals the shared address of room for a number of each warp and round. @returns how many marks
-/// there are in all. All threads come, after mark_row; a barrier is within.
+/// Reads the marks. @param totals the shared address of room for a number of each warp and round. @returns how many
+/// marks there are in all. All threads come, after mark_row; a barrier is within.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t read_marks(const whole_row<Stored>& row, const row_filter<Stored>& filter,
                                                     bool negated, std::uint32_t marks, std::uint32_t totals,
@@ -229,8 +230,8 @@ __device__ __forceinline__ std::uint32_t read_marks(const whole_row<Stored>& row
 /// Lists marked columns beside the vectors, and has their values in their places. One warp comes.
 template <class Stored>
 __device__ __forceinline__ void list_beside(const whole_row<Stored>& row, std::uint32_t first, unsigned marks,
-                                            std::uint32_t place, const resident_row<Stored>& values,
-                                            std::uint32_t list, std::uint32_t lane) {
+                                            std::uint32_t place, const resident_row<Stored>& values, std::uint32_t list,
+                                            std::uint32_t lane) {
   if ((marks >> lane & 1) == 0) return;
   const Stored value = row.values[first + lane];
   if constexpr (sizeof(Stored) == 4)
@@ -239,6 +240,8 @@ __device__ __forceinline__ void list_beside(const whole_row<Stored>& row, std::u
     store_shared(values.address(place + lane), value.bits);
   store_shared(list + __popc(marks & ((1u << lane) - 1)) * 2, static_cast<std::uint16_t>(place + lane));
 }
+
+constexpr int kUsualMarks = 3;  // that a word has at most, mostly
 
 /// Lists the places of all n marks, in the order of columns, as 16-bit numbers. @param list their shared address. All
 /// threads come; a barrier must follow.
@@ -253,13 +256,19 @@ __device__ __forceinline__ void list_places(const whole_row<Stored>& row, const 
     std::uint32_t rest = found.words[r];
     std::uint32_t to = list + found.before[r] * 2;
     const std::uint32_t first = (r * kThreads + threadIdx.x) * kPlacesOfWord;
-    while (rest != 0) {
+    const auto list_one = [&] {  // if one is left; without a branch, for lanes would wait for each other behind it
       const std::uint32_t others = rest & (rest - 1);
       std::uint32_t bit;  // of the only one that is set: found in one instruction
       asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(rest ^ others));
-      store_shared(to, static_cast<std::uint16_t>(first + bit));
+      store_shared_if(rest, to, static_cast<std::uint16_t>(first + bit));
       rest = others;
       to += 2;
+    };
+#pragma unroll
+    for (int i = 0; i < kUsualMarks; i++) list_one();
+    while (__any_sync(kFullWarp, rest != 0)) {
+      list_one();
+      list_one();
     }
   }
   if ((found.before_vectors | found.behind_vectors) == 0 || sums.warp() != 0) return;
