@@ -109,6 +109,8 @@ inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;  // columns that 
 inline constexpr std::int64_t kResidentRowsSortBytes =
     72 * 1024;  // that take the place of a row, where they are sorted
 inline constexpr std::int64_t kResidentRowsMaxBytes = 113 * 1024;  // of shared memory: two blocks a multiprocessor
+/// Whether that is room for what a cut of a row's sample lets through, but in one row of 30,000.
+bool resident_rows_list_holds(std::int64_t cols, std::int64_t k);
 /// Shared memory of a block of resident_rows: a row, its marks, and a list.
 std::int64_t resident_rows_bytes(const top_k_shape& shape);
 

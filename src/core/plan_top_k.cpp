@@ -77,17 +77,36 @@ constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
 
 }  // namespace
 
-std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted) {
+namespace {
+
+/// Columns of a row that reach a cut which so many of the sample reach, and by so many deviations more.
+double columns_reaching(double of_sample, double deviations, std::int64_t cols) {
+  return (of_sample + deviations * std::sqrt(of_sample)) * static_cast<double>(cols) / double{kFilterRowsSample};
+}
+/// How many of the sample must reach a cut for k columns to reach it, almost surely.
+double rank_in_sample(std::int64_t cols, std::int64_t k) {
   constexpr double kSample = kFilterRowsSample;
+  const double expected = std::min(kSample, static_cast<double>(k) * kSample / static_cast<double>(cols));
+  return expected + double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast};
+}
+
+}  // namespace
+
+std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted) {
   constexpr double kDeviations = 4.5;
   constexpr std::int64_t kLeast = 2048;
   constexpr std::int64_t kSortedRoom = 2;  // of k: what bins order, and beside
-  const double expected = std::min(kSample, static_cast<double>(k) * kSample / static_cast<double>(cols));
-  const double rank = expected + double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast};
-  const double most = rank + rank / kFilterRowsSlackShare + 1;
-  const double reaching = (most + kDeviations * std::sqrt(most)) * static_cast<double>(cols) / kSample;
+  const double rank = rank_in_sample(cols, k);
+  const double reaching = columns_reaching(rank + rank / kFilterRowsSlackShare + 1, kDeviations, cols);
   const std::int64_t listed = std::max({kLeast, k, static_cast<std::int64_t>(std::min(reaching, 0x1p40)) + 1});
   return sorted ? power_of_two_from(std::max(listed, kSortedRoom * k)) : listed;
+}
+
+bool resident_rows_list_holds(std::int64_t cols, std::int64_t k) {
+  constexpr double kDeviations = 4.0;
+  const double rank = rank_in_sample(cols, k);
+  return columns_reaching(rank + rank / (2 * kFilterRowsSlackShare), kDeviations, cols) <=
+         double{kResidentRowsMaxCapacity};
 }
 
 std::int64_t resident_rows_bytes(const top_k_shape& shape) {
@@ -133,8 +152,7 @@ struct cuda_top_k_rule {
            (max_filter_rows_capacity == kAny ||
             filter_rows_capacity(shape.cols, shape.k, shape.sorted) <= max_filter_rows_capacity) &&
            (max_resident_rows_bytes == kAny ||
-            (filter_rows_capacity(shape.cols, shape.k, false) <= kResidentRowsMaxCapacity &&
-             resident_rows_bytes(shape) <= max_resident_rows_bytes));
+            (resident_rows_list_holds(shape.cols, shape.k) && resident_rows_bytes(shape) <= max_resident_rows_bytes));
   }
 };
 
