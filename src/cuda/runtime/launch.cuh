@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -71,6 +72,17 @@ void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream
   config.attrs = attributes;
   config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kernel, args), what);
+}
+
+/// Launches all blocks that the multiprocessors hold at a time, but no more than there are items; the shape's grid is
+/// chosen here.
+template <class Args>
+void launch_over(std::int64_t items, int multiprocessors, void (*kernel)(Args), launch_shape shape, cudaStream_t stream,
+                 const std::type_identity_t<Args>& args, const char* what) {
+  const int fitting = blocks_per_multiprocessor(kernel, shape.threads, shape.shared_bytes, what);
+  shape.grid =
+      dim3(static_cast<unsigned>(std::min(items, static_cast<std::int64_t>(std::max(fitting, 1)) * multiprocessors)));
+  launch(kernel, shape, stream, args, what);
 }
 
 }  // namespace shortlist::cuda

@@ -12,7 +12,6 @@
 // without branches 0.099 -> pieces of each warp's own 0.097 -> marks exchanged so that the list is in order, the cut
 // and the border by counts in registers 0.076 -> no exchange: lanes read their own columns in turns that meet no bank
 // twice; neighbours held by a thread, entries written from shared memory 0.073.
-#include <algorithm>
 #include <cstdint>
 
 #include "core/plan.hpp"
@@ -278,15 +277,11 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
       (core::filter_rows_capacity(request.matrix.cols, request.options.k, Sorted) + kMultiple - 1) / kMultiple *
       kMultiple;
   const filter_args args{request, static_cast<std::uint32_t>(capacity)};
-  launch_shape shape;
-  shape.threads = kThreads;
-  shape.shared_bytes = kRingsBegin<Sorted> + kWarps * kRingBytes + capacity * static_cast<std::int64_t>(sizeof(entry));
-  if (Sorted) shape.shared_bytes += sizeof(order_scratch);
-  const std::int64_t fitting =
-      blocks_per_multiprocessor(filter_rows_kernel<Stored, Sorted>, kThreads, shape.shared_bytes, kWhat);
-  shape.grid =
-      dim3(static_cast<unsigned>(std::min(request.matrix.rows, std::max<std::int64_t>(fitting, 1) * multiprocessors)));
-  launch(filter_rows_kernel<Stored, Sorted>, shape, stream, args, kWhat);
+  std::int64_t shared_bytes =
+      kRingsBegin<Sorted> + kWarps * kRingBytes + capacity * static_cast<std::int64_t>(sizeof(entry));
+  if (Sorted) shared_bytes += sizeof(order_scratch);
+  launch_over(request.matrix.rows, multiprocessors, filter_rows_kernel<Stored, Sorted>,
+              {.threads = kThreads, .shared_bytes = shared_bytes}, stream, args, kWhat);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 // or sorted. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md. History, 1024 x 50,000
 // of bf16, k 2048, a launch in a graph on an H200 (filter_rows: 60 us): 54 -> the border of the row before as the
 // filter, entries that are written joined in shared memory 45 -> places listed without branches 42.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -309,14 +308,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <class Stored, bool Sorted>
 void launch_as(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   constexpr const char* kWhat = "launching the row-wise top k of rows in shared memory";
-  launch_shape shape;
-  shape.threads = kThreads;
-  shape.shared_bytes = layout_of<Stored, Sorted>(request.matrix.cols, request.options.k).bytes;
-  const std::int64_t fitting =
-      blocks_per_multiprocessor(resident_rows_kernel<Stored, Sorted>, kThreads, shape.shared_bytes, kWhat);
-  shape.grid =
-      dim3(static_cast<unsigned>(std::min(request.matrix.rows, std::max<std::int64_t>(fitting, 1) * multiprocessors)));
-  launch(resident_rows_kernel<Stored, Sorted>, shape, stream, request, kWhat);
+  const std::int64_t shared_bytes = layout_of<Stored, Sorted>(request.matrix.cols, request.options.k).bytes;
+  launch_over(request.matrix.rows, multiprocessors, resident_rows_kernel<Stored, Sorted>,
+              {.threads = kThreads, .shared_bytes = shared_bytes}, stream, request, kWhat);
 }
 
 }  // namespace
