@@ -22,6 +22,7 @@ constexpr int kMarkRounds = core::kResidentRowsMaxPlaces / kPlacesOfWord / kThre
 template <class Stored>
 constexpr std::int64_t kMarkedTogether = sizeof(Stored) == 4 ? kPiece<Stored>* kPerVector<Stored> : kPlacesOfWord;
 
+/// Where a row's columns are placed.
 template <class Stored>
 struct row_places {
   std::uint32_t head;     // columns
