@@ -15,7 +15,7 @@ namespace shortlist::cuda {
 constexpr std::int64_t kMaxSharedBytes = 227 * 1024;  // of a Hopper multiprocessor, for one block
 
 struct launch_shape {
-  dim3 grid;
+  dim3 grid{};
   int threads = 0;
   std::int64_t shared_bytes = 0;
   int cluster = 1;
