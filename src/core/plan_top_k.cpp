@@ -75,10 +75,6 @@ constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
   return held * value_bytes + entries;
 }
 
-}  // namespace
-
-namespace {
-
 /// Columns of a row that reach a cut which so many of the sample reach, and by so many deviations more.
 double columns_reaching(double of_sample, double deviations, std::int64_t cols) {
   return (of_sample + deviations * std::sqrt(of_sample)) * static_cast<double>(cols) / double{kFilterRowsSample};
@@ -181,7 +177,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::stream_rows,
      .reason = "few long rows, k within 128: teams of blocks stream a row past a cut that its k best surely reach"},
-    // 1024 x 50,000 of bf16, k 2048: 0.045 ms, filter_rows 0.056; 4096 x 32,000 of bf16, k 50: 0.079 and 0.119.
+    // 1024 x 50,000 of bf16, k 2048, in a graph: 0.042 ms, filter_rows 0.056; 4096 x 32,000, k 50: 0.078 and 0.120.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kResidentRowsMaxPlaces - 96,
      .max_resident_rows_bytes = kResidentRowsMaxBytes,

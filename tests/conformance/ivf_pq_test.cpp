@@ -259,7 +259,7 @@ TEST_P(IvfPqOnDevice, ManyRowsByCodeForManyQueries) {
 }
 
 /// From 128 rows by code on, or 320 of whole numbers, a GPU writes all distances out and chooses among them: rows of
-/// every form of code, of fewer bits that go by hits, ties, distances that halves hardly tell apart or cannot hold, and
+/// every form of code, of fewer bits, too, ties, distances that halves hardly tell apart or cannot hold, and
 /// lists with fewer rows than that.
 TEST_P(IvfPqOnDevice, AllDistancesWrittenOut) {
   struct code_case {

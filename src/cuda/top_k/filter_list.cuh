@@ -15,17 +15,11 @@ using entry = uint2;
 
 template <class Stored>
 __device__ __forceinline__ entry entry_of(Stored value, std::uint32_t column) {
-  if constexpr (sizeof(Stored) == 4)
-    return make_uint2(column, __float_as_uint(value));
-  else
-    return make_uint2(column, value.bits);
+  return make_uint2(column, bits_of(value));
 }
 template <class Stored>
 __device__ __forceinline__ Stored stored_in(entry e) {
-  if constexpr (sizeof(Stored) == 4)
-    return __uint_as_float(e.y);
-  else
-    return {static_cast<std::uint16_t>(e.y)};
+  return of_bits<Stored>(e.y);
 }
 
 /// Columns in shared memory, in their order.

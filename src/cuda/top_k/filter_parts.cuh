@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/bulk_copy.cuh"
@@ -28,6 +29,49 @@ __device__ __forceinline__ std::uint32_t number_of(Stored value, bool negated) {
 }
 template <class Stored>
 constexpr std::uint32_t kInfinityNumber = kInfinityKey >> kSharedBits<Stored>;  // the best
+
+/// A value's bits, and what they stand for.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t bits_of(Stored value) {
+  if constexpr (sizeof(Stored) == 4)
+    return __float_as_uint(value);
+  else
+    return value.bits;
+}
+template <class Stored>
+__device__ __forceinline__ Stored of_bits(std::uint32_t bits) {
+  if constexpr (sizeof(Stored) == 4)
+    return __uint_as_float(bits);
+  else
+    return {static_cast<std::uint16_t>(bits)};
+}
+/// The bits of a value in shared memory.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t load_bits(std::uint32_t address) {
+  if constexpr (sizeof(Stored) == 4)
+    return load_shared<std::uint32_t>(address);
+  else
+    return load_shared<std::uint16_t>(address);
+}
+template <class Stored>
+__device__ __forceinline__ void store_bits(std::uint32_t address, std::uint32_t bits) {
+  if constexpr (sizeof(Stored) == 4)
+    store_shared(address, bits);
+  else
+    store_shared(address, static_cast<std::uint16_t>(bits));
+}
+
+/// Whether bits of values are in order, none of whose numbers is below `least`: of positive ones.
+template <class Stored>
+__device__ __forceinline__ bool are_bits_in_order(std::uint32_t least) {
+  constexpr std::uint32_t kZeroNumber = kZeroKey >> kSharedBits<Stored>;
+  return !std::is_same_v<Stored, float16> && least > kZeroNumber;
+}
+/// What turns such bits into numbers; NaN is then beyond infinity's.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t turn_of_bits(bool negated) {
+  return negated ? 0 : 1u << (8 * sizeof(Stored) - 1);
+}
 
 /// A warp's pieces of rows under way, each in a stage of its own: as many bytes in flight for every type.
 template <class Stored>

@@ -287,12 +287,8 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
 }  // namespace
 
 void launch_filter_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
-  by_stored_type(request.matrix.type, [&](auto stored) {
-    using value = decltype(stored);
-    if (request.options.sorted)
-      launch_as<value, true>(stream, request, multiprocessors);
-    else
-      launch_as<value, false>(stream, request, multiprocessors);
+  by_type_and_order(request, [&](auto stored, auto sorted) {
+    launch_as<decltype(stored), sorted.value>(stream, request, multiprocessors);
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device/block_select.cuh"
 #include "cuda/top_k/filter_list.cuh"
@@ -78,16 +79,12 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
   return border;
 }
 
-/// The same as load_numbers of a list that no number below `least` is in: where that is a positive value's, bits are in
-/// order already.
+/// The same as load_numbers of a list that no number below `least` is in.
 template <class Stored>
 __device__ __forceinline__ void load_marked_numbers(const row_list& list, const round_share& share, std::uint32_t least,
                                                     bool negated, std::uint32_t (&numbers)[kHeld]) {
-  constexpr std::uint32_t kZeroNumber = kZeroKey >> kSharedBits<Stored>;
-  if (std::is_same_v<Stored, float16> || least <= kZeroNumber)
-    return load_numbers<Stored>(list, share, negated, numbers);
-  constexpr std::uint32_t kSign = sizeof(Stored) == 4 ? core::kSignBit : 0x8000u;
-  const std::uint32_t turned = negated ? 0 : kSign;
+  if (!are_bits_in_order<Stored>(least)) return load_numbers<Stored>(list, share, negated, numbers);
+  const std::uint32_t turned = turn_of_bits<Stored>(negated);
 #pragma unroll
   for (int i = 0; i < kHeld; i++) numbers[i] = 0;
 #pragma unroll
@@ -100,6 +97,17 @@ __device__ __forceinline__ void load_marked_numbers(const row_list& list, const 
     if (i >= share.steps) break;
     if (numbers[i] > kInfinityNumber<Stored>) numbers[i] = 0;  // NaN
   }
+}
+
+/// Calls launch(stored, sorted): a value of the matrix's type, and whether results are sorted, as a type.
+template <class Launch>
+void by_type_and_order(const core::top_k_request& request, Launch launch) {
+  by_stored_type(request.matrix.type, [&](auto stored) {
+    if (request.options.sorted)
+      launch(stored, std::true_type{});
+    else
+      launch(stored, std::false_type{});
+  });
 }
 
 /// What a block has in shared memory for a row's entries, and where its parts lie.
@@ -148,8 +156,8 @@ __device__ __forceinline__ bool write_held(const filter_block& block, const row_
     if (n <= kThreads) return write_few_sorted(block, write, n, sums);
   }
   const round_share share(0, n);
+  std::uint32_t numbers[kHeld];
   if constexpr (Sorted) {
-    std::uint32_t numbers[kHeld];
     load_numbers<Stored>(block.list, share, negated, numbers);
     const row_border border =
         held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
@@ -158,7 +166,6 @@ __device__ __forceinline__ bool write_held(const filter_block& block, const row_
     meanwhile();
     return written;
   } else {
-    std::uint32_t numbers[kHeld];
     load_marked_numbers<Stored>(block.list, share, least, negated, numbers);
     const row_border border =
         held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);

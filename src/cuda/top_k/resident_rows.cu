@@ -68,21 +68,10 @@ struct held_list {
   std::uint32_t bits[kHeld];     // of their values
 };
 
-template <class Stored>
-__device__ __forceinline__ Stored of_bits(std::uint32_t bits) {
-  if constexpr (sizeof(Stored) == 4)
-    return __uint_as_float(bits);
-  else
-    return {static_cast<std::uint16_t>(bits)};
-}
-
-/// Reads what the list's places have. @param least no number is below it: where it is a positive value's, bits are in
-/// order already.
+/// Reads what the list's places have. @param least no number is below it.
 template <class Stored>
 __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint32_t list, const round_share& share,
                                      std::uint32_t least, bool negated, held_list& held) {
-  constexpr std::uint32_t kZeroNumber = kZeroKey >> kSharedBits<Stored>;
-  constexpr std::uint32_t kSign = sizeof(Stored) == 4 ? core::kSignBit : 0x8000u;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) held.numbers[i] = held.places[i] = 0;
 #pragma unroll
@@ -95,7 +84,7 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
     if (i >= share.steps) break;
     held.bits[i] = row.bits(held.places[i]);
   }
-  if (std::is_same_v<Stored, float16> || least <= kZeroNumber) {
+  if (!are_bits_in_order<Stored>(least)) {
 #pragma unroll
     for (int i = 0; i < kHeld; i++) {
       if (i >= share.steps) break;
@@ -103,7 +92,7 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
     }
     return;
   }
-  const std::uint32_t turned = negated ? 0 : kSign;
+  const std::uint32_t turned = turn_of_bits<Stored>(negated);
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
@@ -170,10 +159,7 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
   uint2 before = make_uint2(0, 0);
   const auto keep = [&](std::uint32_t place, int i) {
     store_shared(list + place * 2, static_cast<std::uint16_t>(held.places[i]));
-    if constexpr (sizeof(Stored) == 4)
-      store_shared(bits + place * 4, held.bits[i]);
-    else
-      store_shared(bits + place * 2, static_cast<std::uint16_t>(held.bits[i]));
+    store_bits<Stored>(bits + place * static_cast<std::uint32_t>(sizeof(Stored)), held.bits[i]);
   };
   if (border.ties == 0)
     place_round<false>(held.numbers, share, border, before, sums, keep);
@@ -183,11 +169,7 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
     const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
-    std::uint32_t value;
-    if constexpr (sizeof(Stored) == 4)
-      value = load_shared<std::uint32_t>(bits + i * 4);
-    else
-      value = load_shared<std::uint16_t>(bits + i * 2);
+    const std::uint32_t value = load_bits<Stored>(bits + i * static_cast<std::uint32_t>(sizeof(Stored)));
     write.stored(i, row.first_column + places.column(place), of_bits<Stored>(value));
   }
   return true;
@@ -316,12 +298,8 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
 }  // namespace
 
 void launch_resident_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
-  by_stored_type(request.matrix.type, [&](auto stored) {
-    using value = decltype(stored);
-    if (request.options.sorted)
-      launch_as<value, true>(stream, request, multiprocessors);
-    else
-      launch_as<value, false>(stream, request, multiprocessors);
+  by_type_and_order(request, [&](auto stored, auto sorted) {
+    launch_as<decltype(stored), sorted.value>(stream, request, multiprocessors);
   });
 }
 

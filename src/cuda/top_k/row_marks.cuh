@@ -56,10 +56,7 @@ class resident_row {
     return values_ + place * static_cast<std::uint32_t>(sizeof(Stored));
   }
   /// The bits of a place's value.
-  __device__ __forceinline__ std::uint32_t bits(std::uint32_t place) const {
-    if constexpr (sizeof(Stored) == 4) return load_shared<std::uint32_t>(address(place));
-    return load_shared<std::uint16_t>(address(place));
-  }
+  __device__ __forceinline__ std::uint32_t bits(std::uint32_t place) const { return load_bits<Stored>(address(place)); }
   /// Begins to bring a row's vectors, a chunk by each lane. One warp comes, after a fence behind what has used the
   /// memory.
   __device__ __forceinline__ void bring(const whole_row<Stored>& row, std::uint32_t lane) const {
@@ -234,11 +231,7 @@ __device__ __forceinline__ void list_beside(const whole_row<Stored>& row, std::u
                                             std::uint32_t place, const resident_row<Stored>& values, std::uint32_t list,
                                             std::uint32_t lane) {
   if ((marks >> lane & 1) == 0) return;
-  const Stored value = row.values[first + lane];
-  if constexpr (sizeof(Stored) == 4)
-    store_shared(values.address(place + lane), __float_as_uint(value));
-  else
-    store_shared(values.address(place + lane), value.bits);
+  store_bits<Stored>(values.address(place + lane), bits_of(row.values[first + lane]));
   store_shared(list + __popc(marks & ((1u << lane) - 1)) * 2, static_cast<std::uint16_t>(place + lane));
 }
 
