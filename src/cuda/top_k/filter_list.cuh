@@ -196,17 +196,17 @@ __device__ __forceinline__ void for_each_in_order(std::uint64_t* keys, std::uint
   sort_padded(keys, n, n, write);
 }
 
-/// Calls write(rank, key) for the k best of what the threads hold of a list, the largest first: in bins of numbers,
-/// then by counting within a bin, where the list was. @param entries of the list, in memory that has room for a power
-/// of two.
+/// Calls write(rank, key) for the k best of what the threads hold of a list, the largest first: in bins of numbers and,
+/// within a number, of columns; then by counting within a bin, where the list was. @param entries of the list, in
+/// memory that has room for a power of two. @param columns all are below.
 /// @returns false, and writes nothing, if fewer than k are within the border. All threads come; they leave through a
 /// barrier.
 template <class Stored, class Write>
 __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, const row_list& list,
                                                        const round_share& share, bool negated, const row_border& border,
-                                                       std::uint32_t k, order_scratch& scratch, block_sums& sums,
-                                                       Write write) {
-  constexpr std::uint32_t kMostInBin = 256;  // mostly ties: more are sorted otherwise
+                                                       std::uint32_t k, std::uint32_t columns, order_scratch& scratch,
+                                                       block_sums& sums, Write write) {
+  constexpr std::uint32_t kMostInBin = 256;  // more are sorted otherwise
   constexpr int kBinsEach = kOrderBins / kThreads;
   constexpr std::uint64_t kNone = 0;  // no key has position ~0
   for (int i = threadIdx.x; i < kOrderBins; i += kThreads) scratch.bins.next[i] = 0;
@@ -229,10 +229,12 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
   __syncthreads();  // the list has been read
   best = __reduce_max_sync(kFullWarp, sums.lane() < kWarps ? scratch.best[sums.lane()] : 0);
   const float scale = __fdividef(kOrderBins - 1, static_cast<float>(best - border.number) + 1.0f);
-  // Bin 0 holds the best: the scale is monotone, and so is the rounding.
+  const float share_of_column = __frcp_rd(__uint2float_ru(columns));  // all together are no more than a number
+  // Bin 0 holds the best: sum and product are monotone, and so is their rounding.
   const auto bin_of = [&](std::uint64_t key) {
     const std::uint32_t worse = best - (core::key_of(key) >> kSharedBits<Stored>);
-    return min(kOrderBins - 1, static_cast<int>(static_cast<float>(worse) * scale));
+    const float of_columns = static_cast<float>(core::position_of(key)) * share_of_column;
+    return min(kOrderBins - 1, static_cast<int>((static_cast<float>(worse) + of_columns) * scale));
   };
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {

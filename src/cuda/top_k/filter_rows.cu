@@ -11,7 +11,8 @@
 // History, 1024 x 50,000, k 2048: chunks shared by a block's warps 0.117 ms -> entries as found, no calls 0.106 -> bins
 // without branches 0.099 -> pieces of each warp's own 0.097 -> marks exchanged so that the list is in order, the cut
 // and the border by counts in registers 0.076 -> no exchange: lanes read their own columns in turns that meet no bank
-// twice; neighbours held by a thread, entries written from shared memory 0.073.
+// twice; neighbours held by a thread, entries written from shared memory 0.073. Sorted, in a graph: 0.117 -> nothing
+// spilled, bins of numbers and columns 0.099; 4096 x 32,000, k 50: 0.255 -> all lists in bins 0.153.
 #include <cstdint>
 
 #include "core/plan.hpp"
@@ -59,16 +60,19 @@ class marked_columns {
     }
     has_more_ = __any_sync(kFullWarp, rest_ != 0);
   }
-  __device__ __forceinline__ void take_none() { rest_ = count_ = 0; }
+  __device__ __forceinline__ void take_none() { count_ = 0; }
   /// Whether a lane of the warp has more than were taken, and the piece must stay.
   __device__ __forceinline__ bool has_more() const { return has_more_; }
-  /// Writes them as entries. @param column the first one's number. @param to a shared address.
-  __device__ __forceinline__ void store(std::uint32_t column, std::uint32_t to) {
+  /// Writes those that were taken as entries. @param column the first one's number. @param to a shared address.
+  __device__ __forceinline__ void store(std::uint32_t column, std::uint32_t to) const {
 #pragma unroll
     for (int i = 0; i < kTaken; i++) {
       if (static_cast<std::uint32_t>(i) < count_)
         store_shared(to + i * 8, make_uint2(column + (bits_ >> (kBitWidth * i)) % kValues, taken_[i]));
     }
+  }
+  /// The same of the others.
+  __device__ __forceinline__ void store_more(std::uint32_t column, std::uint32_t to) {
     for (to += kTaken * 8; rest_ != 0; to += 8) {
       const entry e = next();
       store_shared(to, make_uint2(column + e.x, e.y));
@@ -76,7 +80,7 @@ class marked_columns {
   }
 
  private:
-  static constexpr int kTaken = 6;
+  static constexpr int kTaken = 5;
   static constexpr int kBitWidth = 5;
   static_assert(kValues == 1 << kBitWidth && kTaken * kBitWidth <= 32);
 
@@ -92,7 +96,7 @@ class marked_columns {
 
   std::uint32_t taken_[kTaken];
   std::uint32_t bits_;  // of them, one behind the other
-  std::uint32_t rest_ = 0;
+  std::uint32_t rest_;
   std::uint32_t values_;
   std::uint32_t count_;
   bool has_more_;
@@ -113,9 +117,9 @@ __device__ __forceinline__ void list_beside(const whole_row<Stored>& row, std::u
   n += __popc(marks);
 }
 
-/// Streams a row and lists what reaches the cut, by column: the warps tell each other at every step how many entries
-/// they add, and go on to the next piece before they ask. @returns how many: more than the list has room for where not
-/// all are in it. All threads come; a barrier must follow.
+/// Streams a row's vectors and lists what reaches the cut, and the columns before them, by column: the warps tell each
+/// other at every step how many entries they add, and go on to the next piece before they ask. @returns how many: more
+/// than the list has room for where not all are in it. All threads come; a barrier must follow.
 template <class Stored, bool Negated>
 __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, std::uint64_t cut,
                                                   piece_ring<Stored>& ring, const row_list& list, block_sums& sums) {
@@ -126,25 +130,30 @@ __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, 
   std::uint32_t n = 0;
   if (row.head > 0) list_beside(row, 0, row.head, 0, filter, Negated, list, n, sums);
 
+  const std::uint32_t vectors = row.vectors;
   std::uint32_t first = sums.warp() * kPiece<Stored>;
-  std::uint32_t column = row.first_column + row.head + first * kPerVector<Stored> + lane * kValues;
+  const std::uint32_t lane_column = row.first_column + row.head + lane * kValues;
   marked_columns<Stored> marked;
   std::uint32_t before = 0;  // entries of the lanes before, and
   std::uint32_t from = 0;    // the first column of the lane, of the step that was posted
-  const auto store = [&] {
+  const auto begin_of_posted = [&] {
     std::uint32_t begin = 0;
     const std::uint32_t all = sums.of_posted(begin);
     begin += n + before;
     n += all;
+    return begin;
+  };
+  const auto store = [&] {
+    const std::uint32_t begin = begin_of_posted();
     if (n <= list.capacity) marked.store(from, list.entries + begin * 8);
   };
   bool is_posted = false;
 #pragma unroll 1
-  for (std::uint32_t start = 0; start < row.vectors; start += kPitch) {
-    if (first < row.vectors) {
+  for (std::uint32_t start = 0; start < vectors; start += kPitch) {
+    if (first < vectors) {
       const std::uint32_t piece = ring.wait();
       std::uint32_t marks = marks_of_piece(marker, piece, first, lane, filter);
-      const std::uint32_t columns = (row.vectors - first) * kPerVector<Stored>;  // from there on
+      const std::uint32_t columns = (vectors - first) * kPerVector<Stored>;  // from there on
       if (columns < kPiece<Stored> * kPerVector<Stored>) {
         const std::uint32_t there = columns > lane * kValues ? columns - lane * kValues : 0;
         marks &= there < kValues ? (1u << there) - 1 : ~0u;
@@ -155,10 +164,14 @@ __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, 
       sums.post(up_to);
       is_posted = true;
       before = up_to - count;
-      from = column;
+      from = lane_column + first * kPerVector<Stored>;
       marked.take(marks, piece + lane * (kValues * sizeof(Stored)));
       if (marked.has_more()) {
-        store();
+        const std::uint32_t to = list.entries + begin_of_posted() * 8;
+        if (n <= list.capacity) {
+          marked.store(from, to);
+          marked.store_more(from, to);
+        }
         is_posted = false;
       }
       __syncwarp();
@@ -170,11 +183,8 @@ __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, 
       marked.take_none();
     }
     first += kPitch;
-    column += kPitch * kPerVector<Stored>;
   }
   if (is_posted) store();
-  if (row.tail() > 0)
-    list_beside(row, row.columns - row.tail(), row.tail(), row.vectors, filter, Negated, list, n, sums);
   return n;
 }
 
@@ -211,16 +221,20 @@ __device__ __forceinline__ std::int64_t stream_rows(const filter_block& block, u
     }
     const std::uint64_t cut =
         sample_cut(sample, row, flip, sampled_rank(k, row.columns), from_before, sums, block.scratch);
-    const std::uint32_t n = request.options.order == order::smallest
-                                ? list_row<Stored, true>(row, cut, ring, list, sums)
-                                : list_row<Stored, false>(row, cut, ring, list, sums);
+    std::uint32_t n = request.options.order == order::smallest ? list_row<Stored, true>(row, cut, ring, list, sums)
+                                                               : list_row<Stored, false>(row, cut, ring, list, sums);
+    row = open_row<Stored>(request, index);  // again, which takes no registers in between
+    if (row.tail() > 0) {
+      list_beside(row, row.columns - row.tail(), row.tail(), row.vectors, row_filter<Stored>(cut, row),
+                  request.options.order == order::smallest, list, n, sums);
+    }
     const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
     from_before.cut = least;
     from_before.by_columns = static_cast<std::uint32_t>(cut) != 0;
-    const whole_row<Stored> next = open_next();
     __syncthreads();                // the list is complete
     const auto load_sample = [&] {  // sorting leaves no registers for it
-      if (!Sorted && is_streamed(next)) sample.load(next);
+      if (Sorted) return;
+      if (const whole_row<Stored> next = open_next(); is_streamed(next)) sample.load(next);
     };
     const row_writer<Stored> write(request, index, row);
     bool written = false;
@@ -231,9 +245,9 @@ __device__ __forceinline__ std::int64_t stream_rows(const filter_block& block, u
       load_sample();
     }
     if (!written) break;
+    row = open_next();
     index = after;
-    if (!is_streamed(next)) break;
-    row = next;
+    if (!is_streamed(row)) break;
     if (Sorted) sample.load(row);
   }
   pieces = ring.drain();

@@ -17,7 +17,13 @@ constexpr int kSamplePairs = core::kFilterRowsSample / kThreads / 2;  // of a th
 /// no period of the data is the sample's, too.
 template <class Stored>
 class row_sample {
+  static constexpr std::uint32_t kNeighbours = 4;  // each place alone would cost the memory pipe a cycle or two
+  static constexpr int kTaken = core::kFilterRowsSample / kThreads / kPerVector<Stored>;  // vectors of a thread
+  static_assert(kTaken * kThreads * kPerVector<Stored> == core::kFilterRowsSample);
+
  public:
+  static constexpr std::uint32_t kParts = kTaken * kThreads / kNeighbours;  // of a row
+
   __device__ __forceinline__ void load(const whole_row<Stored>& row) {
     const auto* vectors = reinterpret_cast<const uint4*>(row.values + row.head);
 #pragma unroll
@@ -51,12 +57,7 @@ class row_sample {
   }
 
  private:
-  static constexpr std::uint32_t kNeighbours = 4;  // each place alone would cost the memory pipe a cycle or two
-  static constexpr int kTaken = core::kFilterRowsSample / kThreads / kPerVector<Stored>;  // vectors of a thread
-  static_assert(kTaken * kThreads * kPerVector<Stored> == core::kFilterRowsSample);
-
   static __device__ __forceinline__ std::uint32_t vector(int v, std::uint32_t vectors) {
-    constexpr std::uint32_t kParts = kTaken * kThreads / kNeighbours;
     constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
     const std::uint32_t part = (v * kThreads + threadIdx.x) / kNeighbours;
     const std::uint32_t place = part * (~0u / kParts + 1) + part * kGoldenRatio / kParts;
@@ -116,13 +117,25 @@ __device__ __forceinline__ std::uint32_t guess_cut(const row_sample<Stored>& sam
          << kCoarseShift<Stored>;
 }
 
+/// The last column, counted from the row's first, of a cut through values that are all one number.
+/// @param sampled the last one by the sample, whose neighbours are taken together: it may be off by a part of the row.
+/// @param even    the same if these values are spread evenly.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t last_tied_column(const whole_row<Stored>& row, std::uint32_t sampled,
+                                                          float even) {
+  constexpr float kPartsBeyond = 2.0f;
+  const float most =
+      static_cast<float>(sampled) + kPartsBeyond / row_sample<Stored>::kParts * static_cast<float>(row.columns);
+  return min(max(sampled, __float2uint_ru(fminf(even, most))), row.columns - 1);
+}
+
 /// The same as below by counting in bins, for samples that nothing is known of, and for ties. All threads leave through
 /// a barrier.
 template <class Stored>
 __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Stored>& sample,
                                                             const whole_row<Stored>& row, std::uint32_t flip,
-                                                            std::uint32_t wanted, block_sums& sums,
-                                                            filter_scratch& scratch) {
+                                                            std::uint32_t wanted, const learned& from_before,
+                                                            block_sums& sums, filter_scratch& scratch) {
   const std::uint32_t slack = rank_slack(wanted);
   const auto as_cut = [](std::uint32_t number, std::uint32_t columns) {
     return static_cast<std::uint64_t>(number << kSharedBits<Stored>) << 32 | columns;
@@ -130,27 +143,47 @@ __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Sto
   const auto number = [](float value) {  // NaN is as bad as -infinity
     return core::ascending_key(fmaxf(value, core::float_from_bits(0xFF800000u))) >> kSharedBits<Stored>;
   };
-  number_bins bins = all_numbers<Stored>();
+  std::uint32_t single = from_before.cut;  // a number that so many have, and that must be cut by columns
+  std::uint32_t ties = 0;
   found_bin found{};
-#pragma unroll 1
-  for (;;) {
-    const bin_counter counter(bins, scratch);
-    sample.for_each(row, flip, [&](float value, std::uint32_t) { counter.count(number(value)); });
-    find_bin(wanted, found, sums, scratch);
-    if (found.inside <= slack) return as_cut(bins.begin(found.bin), 0);
-    wanted -= found.before;
-    if (bins.shift == 0) break;
-    bins = bins.within(found.bin, bins.shift > kCoarseShift<Stored> ? kCoarseShift<Stored> : 0);
+  if (from_before.by_columns) {  // most rows tie where the one before did
+    constexpr std::uint32_t kTie = 1u << 16;
+    std::uint32_t counts = 0;
+    sample.for_each(row, flip, [&](float value, std::uint32_t) {
+      const std::uint32_t of_value = number(value);
+      counts += (of_value > single ? 1 : 0) + (of_value == single ? kTie : 0);
+    });
+    counts = sums.of_threads(counts);
+    const std::uint32_t above = counts % kTie;
+    if (above < wanted && above + counts / kTie > wanted + slack) {
+      wanted -= above;
+      ties = counts / kTie;
+    }
   }
-  // One number fills the bin: it is cut by columns.
-  const std::uint32_t single = bins.begin(found.bin);
+  if (ties == 0) {
+    number_bins bins = all_numbers<Stored>();
+#pragma unroll 1
+    for (;;) {
+      const bin_counter counter(bins, scratch);
+      sample.for_each(row, flip, [&](float value, std::uint32_t) { counter.count(number(value)); });
+      find_bin(wanted, found, sums, scratch);
+      if (found.inside <= slack) return as_cut(bins.begin(found.bin), 0);
+      wanted -= found.before;
+      if (bins.shift == 0) break;
+      bins = bins.within(found.bin, bins.shift > kCoarseShift<Stored> ? kCoarseShift<Stored> : 0);
+    }
+    single = bins.begin(found.bin);
+    ties = found.inside;
+  }
   const number_bins places{~(row.first_column + row.columns - 1), shift_for(row.columns)};
   const bin_counter of_places(places, scratch);
   sample.for_each(row, flip, [&](float value, std::uint32_t column) {
     if (number(value) == single) of_places.count(~column);
   });
   find_bin(wanted, found, sums, scratch);
-  return as_cut(single, places.begin(found.bin));
+  const std::uint32_t sampled = ~places.begin(found.bin) - row.first_column;
+  const float even = __fdividef(static_cast<float>(row.columns) * static_cast<float>(wanted), static_cast<float>(ties));
+  return as_cut(single, ~(row.first_column + last_tied_column(row, sampled, even)));
 }
 
 /// A cut that about `wanted` of the sample reach: a key, and in the lower half the column that ties must reach. All
@@ -185,7 +218,7 @@ __device__ __forceinline__ std::uint64_t sample_cut(const row_sample<Stored>& sa
     });
     if (found.count - wanted <= slack) return static_cast<std::uint64_t>(found.number << kSharedBits<Stored>) << 32;
   }
-  return sample_cut_by_bins(sample, row, flip, wanted, sums, scratch);
+  return sample_cut_by_bins(sample, row, flip, wanted, from_before, sums, scratch);
 }
 
 }  // namespace shortlist::cuda::filtering

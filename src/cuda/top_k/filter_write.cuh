@@ -120,28 +120,6 @@ struct filter_block {
   order_scratch* order;    // beside it
 };
 
-/// Orders and writes the k best of a list of no more entries than there are threads. @returns whether k of it are
-/// numbers; if not, nothing was written. All threads come, after a barrier; they leave through one.
-template <class Stored>
-__device__ __forceinline__ bool write_few_sorted(const filter_block& block, const row_writer<Stored>& write,
-                                                 std::uint32_t n, block_sums& sums) {
-  const top_k_options& options = block.request.options;
-  const auto k = static_cast<std::uint32_t>(options.k);
-  bool is_number = false;
-  if (threadIdx.x < n) {
-    const entry e = block.list(threadIdx.x);
-    const std::uint32_t key = key_of_value(stored_in<Stored>(e), options.order == order::smallest);
-    is_number = key != core::kNanKey;
-    block.entries[threadIdx.x] = core::row_key(key, e.x);
-  }
-  if (sums.of_threads(is_number ? 1 : 0) < k) return false;
-  rank_by_counting<kThreads>(block.entries, n, [&](std::uint32_t rank, std::uint64_t key) {
-    if (rank < k) write(rank, key);
-  });
-  __syncthreads();
-  return true;
-}
-
 /// Finds and writes the k best of what the threads hold of the list. @param n entries of it, k or more. @param least no
 /// number of it is below it. @param meanwhile is called between the two. @returns whether they are in it; if not,
 /// nothing of use was written. All threads come.
@@ -152,17 +130,15 @@ __device__ __forceinline__ bool write_held(const filter_block& block, const row_
   const core::top_k_request& request = block.request;
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
-  if constexpr (Sorted) {
-    if (n <= kThreads) return write_few_sorted(block, write, n, sums);
-  }
   const round_share share(0, n);
   std::uint32_t numbers[kHeld];
   if constexpr (Sorted) {
     load_numbers<Stored>(block.list, share, negated, numbers);
     const row_border border =
         held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
-    const bool written =
-        for_each_held_in_order<Stored>(block.entries, block.list, share, negated, border, k, *block.order, sums, write);
+    const auto columns = static_cast<std::uint32_t>(request.matrix.cols);
+    const bool written = for_each_held_in_order<Stored>(block.entries, block.list, share, negated, border, k, columns,
+                                                        *block.order, sums, write);
     meanwhile();
     return written;
   } else {

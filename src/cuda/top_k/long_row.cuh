@@ -78,42 +78,29 @@ class row_writer {
  public:
   __device__ __forceinline__ row_writer(const core::top_k_request& request, std::int64_t index,
                                         const whole_row<Stored>& row)
-      : row_(row), negated_(request.options.order == order::smallest) {
-    const std::int64_t to = index * request.options.k;
-    if (request.out.values) values_ = static_cast<Stored*>(request.out.values) + to;
-    if (!request.out.indices) return;
-    if (request.out.indices_as == index_type::i32)
-      short_indices_ = static_cast<std::int32_t*>(request.out.indices) + to;
-    else
-      long_indices_ = static_cast<std::int64_t*>(request.out.indices) + to;
-  }
+      : request_(request), row_(row), to_(index * request.options.k) {}
   /// @param key of the chosen column, in a search for the largest.
   __device__ __forceinline__ void operator()(std::uint32_t place, std::uint64_t key) const {
     const std::uint32_t column = core::position_of(key);
     const std::uint32_t bits = core::key_of(key);
     const float value = core::from_ascending_key(bits);
-    const bool is_read = values_ && is_ambiguous(bits);
+    const bool is_read = request_.out.values && is_ambiguous(bits);
+    const bool negated = request_.options.order == order::smallest;
     stored(place, column,
-           is_read ? row_.values[column - row_.first_column] : narrowed<Stored>(negated_ ? -value : value));
+           is_read ? row_.values[column - row_.first_column] : narrowed<Stored>(negated ? -value : value));
   }
   /// The value as it is stored.
   __device__ __forceinline__ void stored(std::uint32_t place, std::uint32_t column, Stored value) const {
-    if (values_) values_[place] = value;
-    if (short_indices_) short_indices_[place] = static_cast<std::int32_t>(column);
-    if (long_indices_) long_indices_[place] = column;
+    write_entry(request_.out, to_ + place, value, column);
   }
   __device__ __forceinline__ void pad(std::uint32_t place) const {
-    if (values_) values_[place] = worst_value<Stored>(negated_);
-    if (short_indices_) short_indices_[place] = static_cast<std::int32_t>(kNoColumn);
-    if (long_indices_) long_indices_[place] = kNoColumn;
+    write_entry(request_.out, to_ + place, worst_value<Stored>(request_.options.order == order::smallest), kNoColumn);
   }
 
  private:
+  const core::top_k_request& request_;
   const whole_row<Stored>& row_;
-  Stored* values_ = nullptr;
-  std::int32_t* short_indices_ = nullptr;
-  std::int64_t* long_indices_ = nullptr;
-  bool negated_;
+  std::int64_t to_;
 };
 
 }  // namespace shortlist::cuda
