@@ -32,6 +32,7 @@ rows_job top_k_of(const matrix_shape& m, std::int64_t k, row_values values = row
 // Row-wise top k on the GPU.
 constexpr matrix_shape kManyWide = {1024, 50'000, value_type::f32};
 constexpr std::int64_t kManyWideK = 2048;
+constexpr matrix_shape kShortVocab = {4096, 32'000, value_type::bf16};
 constexpr row_values kHardData[] = {row_values::all_equal, row_values::ties90, row_values::one_bin};
 
 std::vector<rows_job> target_top_k() {
@@ -45,11 +46,7 @@ std::vector<rows_job> target_top_k() {
 
 std::vector<listed_rows_job> gpu_top_k(const results& out) {
   gpu_rows_list list;
-  for (rows_job job : target_top_k()) {
-    list.add(job, {}, kSeconds);
-    job.options.sorted = true;
-    list.add(job, {}, kSeconds);
-  }
+  for (const rows_job& job : target_top_k()) list.add_unsorted_and_sorted(job, kSeconds);
   for (const row_values values : {row_values::lognormal, row_values::uniform}) {
     list.add(top_k_of(kManyWide, kManyWideK, values), {}, kSeconds);
   }
@@ -58,7 +55,8 @@ std::vector<listed_rows_job> gpu_top_k(const results& out) {
   }
   list.add(top_k_of({4096, 1000, value_type::f32}, kK), {}, kSeconds);
   list.add(top_k_of({1, 2'000'000, value_type::f32}, kK), {}, kSeconds);
-  list.add(top_k_of({4096, 32'000, value_type::bf16}, kK), {}, kSeconds);
+  list.add_unsorted_and_sorted(top_k_of(kShortVocab, kK), kSeconds);
+  list.add_beside_plain(top_k_of(kShortVocab, kK, row_values::all_equal), kMostOnHardData, kSeconds);
   for (const value_type type : {value_type::f32, value_type::bf16}) {
     list.add(top_k_of({64, kVocab, type}, kK, row_values::half_inf), {}, kSeconds);
   }

@@ -87,8 +87,8 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
     short_rows.push_back(job_of(kGpuShapes[0]));
     short_rows.back().type = type;
   }
-  for (const rows_job& job : short_rows) list.add(job);
-  for (const shape& s : kGpuLongShapes) list.add(job_of(s));
+  for (const rows_job& job : short_rows) list.add_unsorted_and_sorted(job);
+  for (const shape& s : kGpuLongShapes) list.add_unsorted_and_sorted(job_of(s));
   for (const std::int64_t cols : kFigureCols) {
     for (const std::int64_t k : kFigureKs) {
       if (k >= cols) continue;

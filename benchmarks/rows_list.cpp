@@ -18,6 +18,12 @@ void gpu_rows_list::add(rows_job job, const nlohmann::ordered_json& more, double
   }
 }
 
+void gpu_rows_list::add_unsorted_and_sorted(rows_job job, double seconds) {
+  add(job, {}, seconds);
+  job.options.sorted = true;
+  add(job, {}, seconds);
+}
+
 void gpu_rows_list::add_beside_plain(const rows_job& job, double most_ratio, double seconds) {
   rows_job plain = job;
   plain.values = row_values::normal;
