@@ -258,9 +258,9 @@ TEST_P(IvfPqOnDevice, ManyRowsByCodeForManyQueries) {
   }
 }
 
-/// From 128 rows by code on, or 320 of whole numbers, a GPU writes all distances out and chooses among them: rows of
-/// every form of code, of fewer bits, too, ties, distances that halves hardly tell apart or cannot hold, and
-/// lists with fewer rows than that.
+/// From 128 rows by code on, or 320 of whole numbers or if they are refined, a GPU writes all distances out and chooses
+/// among them: rows of every form of code, of fewer bits, too, ties, distances that halves hardly tell apart or cannot
+/// hold, and lists with fewer rows than that; refined by rows on the GPU or in host memory.
 TEST_P(IvfPqOnDevice, AllDistancesWrittenOut) {
   struct code_case {
     code_kind code;
@@ -294,17 +294,24 @@ TEST_P(IvfPqOnDevice, AllDistancesWrittenOut) {
     }
     of.options.metric = kMetrics[seed % 3];
     of.options.rotation = seed % 4 == 3 ? rotation::random : rotation::none;
+    of.options.type = seed % 3 == 2 ? element_type::f16 : element_type::f32;
+    of.options.rows = seed % 4 == 1 ? kept_rows::host : kept_rows::device;
     of.distribution = distributions[seed % 5];
     of.seed = ++seed;
-    dataset data = make_dataset(element_type::f32, of.distribution, of.rows, of.options.dim, 70, of.seed);
+    dataset data = make_dataset(of.options.type, of.distribution, of.rows, of.options.dim, 70, of.seed);
     data.query_data[static_cast<std::size_t>(5 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
     const ivf_pq_index index = index_of(where_, of, data);
     const ivf_pq_oracle oracle = oracle_of(index);
     const matrix_view<const float> some(data.query(4), 3, data.dim, data.query_stride);
     for (const ivf_pq_search_options& options :
          {ivf_pq_search_options{.k = 128, .nprobe = 4}, ivf_pq_search_options{.k = 320, .nprobe = 9},
-          ivf_pq_search_options{.k = 1000, .nprobe = 2}, ivf_pq_search_options{.k = 2048, .nprobe = 9}}) {
-      const std::string what = describe(of, where_) + " k=" + std::to_string(options.k);
+          ivf_pq_search_options{.k = 1000, .nprobe = 2}, ivf_pq_search_options{.k = 2048, .nprobe = 9},
+          ivf_pq_search_options{.k = 40, .nprobe = 2, .refine_ratio = 10},
+          ivf_pq_search_options{.k = 320, .nprobe = 9, .refine_ratio = 1},
+          ivf_pq_search_options{.k = 1000, .nprobe = 9, .refine_ratio = 3},
+          ivf_pq_search_options{.k = 2048, .nprobe = 8, .refine_ratio = 2}}) {
+      const std::string what = describe(of, where_) + " k=" + std::to_string(options.k) +
+                               " refine_ratio=" + std::to_string(options.refine_ratio);
       const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
       const ivf_pq_result found = index.search(data.query_view(), options);
       ivf_pq_result same = expected;

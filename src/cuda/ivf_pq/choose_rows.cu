@@ -3,9 +3,10 @@
 // A block a query. A sample of the distances says which of them some more than the wanted rows reach; those are picked
 // by one pass over all, and the k'-th smallest of the picked is that of all. Where the sample misled, or too many are
 // picked, it is found by bisection over all distances. Halves keep their order, so that k' rows have distances of at
-// most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be among the k' best.
-// Limit: half of the issue slots are used; distances are read once and a bit, at two thirds of the bandwidth of memory.
-// History: docs/kernels.md.
+// most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be among the k' best. For
+// refined answers, rows nearer than a half that no more than k' reach, by more than the margin, are told apart: they
+// are among the k' best in any case. Limit: half of the issue slots are used; distances are read once and a bit, at two
+// thirds of the bandwidth of memory. History: docs/kernels.md.
 #include <cuda_fp16.h>
 
 #include "cuda/device/block_select.cuh"
@@ -89,8 +90,10 @@ struct alignas(16) choose_shared {
   std::uint32_t smallest;  // rank in the sample
   std::uint32_t largest;   // beyond which it is not looked further
   std::uint32_t found;
+  std::uint32_t below;
   std::uint32_t picked;
   std::uint32_t length;
+  std::uint32_t borders;
 };
 
 /// A query's distances; a block.
@@ -113,6 +116,7 @@ class written_query {
       shared_.smallest = kLargest;
       shared_.largest = 0;
       shared_.length = 0;
+      shared_.borders = 0;
     }
     if (threadIdx.x < static_cast<unsigned>(plan_.batch.nprobe)) {
       const std::int64_t at = query_ * plan_.batch.nprobe + threadIdx.x;
@@ -125,23 +129,32 @@ class written_query {
     std::uint32_t picked_to = rows <= kept ? kInfinity : sampled_limit(kept);
     std::uint32_t n = pick(picked_to);
     std::uint32_t limit = kInfinity;
+    std::uint32_t sure_end = kInfinity + 1;
     if (rows > kept) {
       const bool is_served = n >= kept && n != kTooMany;
-      const std::uint32_t last = is_served ? last_of_picked(picked_to, kept) : last_of_all(kept);
-      limit = with_margin(last);
+      const rank_range border = is_served ? last_of_picked(picked_to, kept) : last_of_all(kept);
+      limit = with_margin(border.last);
+      if (plan_.border_counts) sure_end = without_margin(border.below);
       if (!is_served || limit > picked_to) n = pick(picked_to = limit);
     }
     if (n == kTooMany) return false;
-    return write(limit);
+    return write(sure_end, limit);
   }
 
  private:
   static constexpr std::uint32_t kTooMany = ~0u;
 
+  /// Where the last of the wanted distances is: no more ranks than wanted are up to `below`, at least as many up to
+  /// `last`.
+  struct rank_range {
+    std::uint32_t below;  // kMinusInfinity if nothing is known
+    std::uint32_t last;
+  };
+
   __device__ std::uint32_t total(std::uint32_t value) { return block_sum<kThreads>(value, shared_.select, phase_); }
 
   /// Of all distances, the smallest rank that `wanted` do not exceed, or one slightly larger.
-  __device__ std::uint32_t last_of_all(std::uint32_t wanted) {
+  __device__ rank_range last_of_all(std::uint32_t wanted) {
     std::uint32_t low = kMinusInfinity + 1;  // whose value is a number
     std::uint32_t high = kInfinity;
     while (low < high) {
@@ -154,17 +167,20 @@ class written_query {
         low = middle + 1;
       }
     }
-    return high;
+    return {low - 1, high};
   }
 
   /// A rank that `wanted` of some do not exceed, or slightly more; `high` if there are fewer. visit(add) calls
   /// add(rank) for those of this thread; those below `low` count as `low`.
   template <class Visit>
-  __device__ std::uint32_t last_by_bins(std::uint32_t low, std::uint32_t high, std::uint32_t wanted, Visit visit) {
+  __device__ rank_range last_by_bins(std::uint32_t low, std::uint32_t high, std::uint32_t wanted, Visit visit) {
     constexpr int kOfThread = kBins / kThreads;
     const int shift = max(0, 32 - __clz((high - low) / kBins));
     reinterpret_cast<uint4*>(shared_.bins)[threadIdx.x] = make_uint4(0, 0, 0, 0);
-    if (threadIdx.x == 0) shared_.found = high;
+    if (threadIdx.x == 0) {
+      shared_.found = high;
+      shared_.below = kMinusInfinity;
+    }
     __syncthreads();
     visit([&](std::uint32_t rank) {
       if (rank <= high) atomicAdd(&shared_.bins[(max(rank, low) - low) >> shift], 1u);
@@ -184,9 +200,10 @@ class written_query {
       std::uint32_t bin = threadIdx.x * kOfThread;
       for (int i = 0; i < kOfThread && (before += each[i]) < wanted; i++) bin++;
       shared_.found = min(high, low + ((bin + 1) << shift) - 1);
+      if (bin > 0) shared_.below = low + (bin << shift) - 1;
     }
     __syncthreads();
-    return shared_.found;
+    return {shared_.below, shared_.found};
   }
 
   /// A rank that some more than `kept` rows probably reach.
@@ -228,7 +245,7 @@ class written_query {
       atomicMax(&shared_.largest, largest);
     }
     __syncthreads();
-    return last_by_bins(shared_.smallest, max(shared_.smallest, shared_.largest), wanted, visit);
+    return last_by_bins(shared_.smallest, max(shared_.smallest, shared_.largest), wanted, visit).last;
   }
 
   using vectors_at_once = uint4[kVectorsAtOnce];
@@ -302,7 +319,7 @@ class written_query {
   }
 
   /// The same of what is picked, up to a rank.
-  __device__ std::uint32_t last_of_picked(std::uint32_t picked_to, std::uint32_t wanted) {
+  __device__ rank_range last_of_picked(std::uint32_t picked_to, std::uint32_t wanted) {
     return last_by_bins(min(shared_.smallest, picked_to), picked_to, wanted, [&](auto add) {
       for (std::uint32_t i = threadIdx.x; i < shared_.picked; i += kThreads) add(rank_of(halves_[i]));
     });
@@ -316,8 +333,19 @@ class written_query {
     return min(rank_of(__half_as_ushort(__float2half_rn(limit))), kInfinity);
   }
 
-  /// The rows picked, up to `limit`, by list and slot. @returns false if they do not fit.
-  __device__ bool write(std::uint32_t limit) {
+  /// The rank from which on rows may be beyond the best, if no more rows than wanted have distances that round to
+  /// `below` or less.
+  __device__ std::uint32_t without_margin(std::uint32_t below) const {
+    if (below <= kMinusInfinity) return 0;
+    const std::uint32_t finite = min(below, kLargest - 1);
+    const float least = 0.5f * value_of(finite) + 0.5f * value_of(finite + 1);
+    const float limit = __fsub_rd(least, __fmul_ru(plan_.batch.margins[query_], plan_.batch.scales[query_]));
+    return rank_of(__half_as_ushort(__float2half_rd(limit)));
+  }
+
+  /// The rows picked, up to `limit`, by list and slot: those below `sure_end` from the query's room's begin on, the
+  /// others from its end on. @returns false if they do not fit.
+  __device__ bool write(std::uint32_t sure_end, std::uint32_t limit) {
     const filter_batch& batch = plan_.batch;
     std::uint64_t* to = plan_.chosen + query_ * plan_.room;
     const std::uint32_t picked = shared_.picked;
@@ -337,16 +365,25 @@ class written_query {
         row = static_cast<std::uint64_t>(list.number) << 32 |
               (batch.lists.table[list.table_at + of_list] * kRows + in_page);
       }
-      const std::uint32_t ballot = __ballot_sync(kFullWarp, is_chosen);
-      const std::uint32_t place =
-          take(shared_.length, static_cast<std::uint32_t>(__popc(ballot))) + __popc(ballot & lanes_below_);
-      if (is_chosen && place < plan_.room) to[place] = row;
+      const auto place_of = [&](bool is_one, std::uint32_t& counter) {
+        const std::uint32_t ballot = __ballot_sync(kFullWarp, is_one);
+        return take(counter, static_cast<std::uint32_t>(__popc(ballot))) + __popc(ballot & lanes_below_);
+      };
+      const bool is_sure = is_chosen && rank < sure_end;
+      const std::uint32_t place = place_of(is_sure, shared_.length);
+      if (is_sure && place < plan_.room) to[place] = row;
+      if (!plan_.border_counts) continue;
+      const bool is_border = is_chosen && !is_sure;
+      const std::uint32_t from_end = place_of(is_border, shared_.borders);
+      if (is_border && from_end < plan_.room) to[plan_.room - 1 - from_end] = row;
     }
     __syncthreads();
-    if (shared_.length > plan_.room) return false;
+    if (shared_.length + shared_.borders > plan_.room) return false;
     if (threadIdx.x == 0) {
       plan_.counts[query_] = shared_.length;
-      if (plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(shared_.length));
+      if (plan_.border_counts) plan_.border_counts[query_] = shared_.borders;
+      const std::uint32_t decoded = plan_.border_counts ? shared_.borders : shared_.length;
+      if (plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(decoded));
     }
     return true;
   }
@@ -385,6 +422,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) choose_kernel(const __grid_
   if (is_known && written_query(plan, shared, query).run()) return;
   if (threadIdx.x != 0) return;
   plan.counts[query] = 0;
+  if (plan.border_counts) plan.border_counts[query] = 0;
   plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
 }
 

@@ -136,9 +136,9 @@ class wide_scorer {
         decode_(plan.codes, shared, lane_ % kLanes),
         here_(shared.codes[threadIdx.x / kWarp]) {}
 
-  /// Scores rows [first, end) of a query; a warp. While some are scored, the codes of the next are on their way, and
+  /// Scores rows[first, end) of a query; a warp. While some are scored, the codes of the next are on their way, and
   /// the numbers of those after.
-  __device__ void run(std::int64_t query, std::uint32_t first, std::uint32_t end) {
+  __device__ void run(std::int64_t query, std::uint64_t* rows, std::uint32_t first, std::uint32_t end) {
     if (first >= end) return;
     const float* q = plan_.batch.queries + query * plan_.batch.query_stride;
 #pragma unroll
@@ -149,7 +149,6 @@ class wide_scorer {
     }
     const metric by = plan_.answer.results.by;
     const float inverse_norm = by == metric::cosine ? plan_.batch.inverse_norms[query] : 0.0f;
-    std::uint64_t* rows = plan_.chosen + query * plan_.room;
     std::uint32_t at = first + lane_ / kLanesOfResult;  // of the row that the lane finishes
     const auto chosen_at = [&](std::uint32_t i) { return reinterpret_cast<const uint2*>(rows)[min(i, end - 1)]; };
     uint2 chosen = chosen_at(at);
@@ -286,9 +285,10 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_score_kernel(const __gri
   for (std::uint32_t item = threadIdx.x / kWarp * gridDim.x + blockIdx.x; item < count;
        item += gridDim.x * kWideWarps) {
     const std::uint32_t query = item / parts;
-    const std::uint32_t n = plan.counts[query];
+    const coded_rows of_query = coded_rows_of(plan, query);
+    const std::uint32_t n = of_query.count;
     const std::uint32_t rows = ((n + parts - 1) / parts + kRows - 1) / kRows * kRows;
-    scorer.run(query, item % parts * rows, min(n, (item % parts + 1) * rows));
+    scorer.run(query, of_query.rows, item % parts * rows, min(n, (item % parts + 1) * rows));
   }
 }
 
@@ -306,13 +306,12 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__
   join_chain();
   auto* staged = reinterpret_cast<float*>(dynamic_shared());
   const std::uint32_t query = blockIdx.x;
-  const std::uint32_t n = plan.counts[query];
+  const auto [rows, n] = coded_rows_of(plan, query);
   if (n == 0) return;
   stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
   __syncthreads();
   const int lane = threadIdx.x % kWarp;
   const code_scorer<row_form::any, L2> scorer(plan.codes, plan.answer.results.by, staged, lane);
-  std::uint64_t* rows = plan.chosen + query * static_cast<std::int64_t>(plan.room);
   replace_keys(rows, threadIdx.x / kWarp * kScoredAtOnce, n, kThreads / kWarp * kScoredAtOnce, lane, number_of_slot{},
                scorer);
 }
@@ -349,7 +348,8 @@ wide_kernel wide_kernel_of(row_form form, std::int32_t dim, bool l2) {
 
 /// Parts that queries are cut into, so that warps have as many rows to score.
 std::uint32_t parts_of(const written_plan& plan, int multiprocessors) {
-  const std::int64_t rows = plan.answer.by_code;
+  constexpr std::int64_t kBorderShare = 8;  // of refined rows, fewer than one in so many is scored by its code, mostly
+  const std::int64_t rows = plan.border_counts ? plan.answer.by_code / kBorderShare : plan.answer.by_code;
   const std::int64_t wanted = kPartsOfWarp * multiprocessors * kWideWarps;
   const std::int64_t parts = std::max(rows / kRowsOfPart, wanted / plan.batch.count);
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(parts, 1, rows / kLeastRowsOfPart + 1));

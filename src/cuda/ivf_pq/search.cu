@@ -5,8 +5,8 @@
 // A batch: the nprobe best centroids of each query, by flat search -> queries become columns, pairs of query and list
 // are grouped by list -> a sample of the nearest lists gives each query a threshold -> all lists are scanned on the
 // matrix units, rows that reach the threshold are kept -> their scores, and with refining those of the rows themselves,
-// to the bit -> the answers. For many rows by code, not refined, the scan writes all distances out instead, and the
-// best are chosen from those. Queries that the filter cannot serve have all rows of their lists decoded: the device
+// to the bit -> the answers. For many rows by code the scan writes all distances out instead, and the best are chosen
+// from those. Queries that the filter cannot serve have all rows of their lists decoded: the device
 // decides, the launches depend on shapes alone.
 #include <algorithm>
 #include <bit>
@@ -109,6 +109,7 @@ void answer_from_distances(cudaStream_t stream, const search_memory& memory, con
   plan.answer = answer;
   plan.chosen = memory.chosen;
   plan.counts = memory.chosen_counts;
+  if (answer.rows) plan.border_counts = memory.border_counts;
   plan.room = static_cast<std::uint32_t>(written_room(answer.by_code));
   plan.unanswered = memory.retry.left;
   plan.unanswered_count = memory.retry.left_count;

@@ -36,9 +36,11 @@ constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut f
 constexpr std::int64_t kLeastChunkPages = 64;
 constexpr std::int64_t kMostChunkPages = 512;
 constexpr std::int64_t kItemsPerMultiprocessor = 64;  // at least, as far as there are so many
-// Rows by code, from which distances are written: whole numbers are decoded faster where hits are collected.
+// Rows by code, from which distances are written: whole numbers are decoded faster where hits are collected, and few of
+// those that are refined are decoded.
 constexpr std::int64_t kLeastWritten = 128;
 constexpr std::int64_t kLeastWrittenOfNumbers = 320;
+constexpr std::int64_t kLeastWrittenRefined = 320;
 constexpr std::int64_t kLeastWrittenBatch = 1024;                 // queries: fewer of a larger search are not worth it
 constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 15;  // of a query's distances: 2 MiB
 constexpr std::int32_t kMostChunks = 16;
@@ -78,10 +80,10 @@ std::optional<search_shape_of_batch> written_shape(const core::ivf_pq_shape& sha
                                                    const search_shape_of_batch& batch, bool refines) {
   search_shape_of_batch written = batch;
   written.region_pages = std::max<std::int64_t>(most_pages(lists, batch.nprobe), 1);
-  const bool serves = !refines && batch.by_code >= (shape.uniform ? kLeastWrittenOfNumbers : kLeastWritten) &&
-                      batch.by_code <= kFilterMaxResults && batch.nprobe <= core::kLongestLists && has_filter(shape) &&
-                      !core::forced_hits() && core::forced_ivf_pq_way() != core::ivf_pq_way::decode &&
-                      written.region_pages <= kMostRegionPages;
+  const std::int64_t least = refines ? kLeastWrittenRefined : shape.uniform ? kLeastWrittenOfNumbers : kLeastWritten;
+  const bool serves = batch.by_code >= least && batch.by_code <= (refines ? kFilterMaxRows : kFilterMaxResults) &&
+                      batch.nprobe <= core::kLongestLists && has_filter(shape) && !core::forced_hits() &&
+                      core::forced_ivf_pq_way() != core::ivf_pq_way::decode && written.region_pages <= kMostRegionPages;
   if (!serves) return std::nullopt;
   return written;
 }
@@ -147,6 +149,7 @@ void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shap
   carve_zeroed(carve, filter, shape.nlist);
   memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
   memory.chosen_counts = carve.take<std::uint32_t>(batch.queries);
+  memory.border_counts = carve.take<std::uint32_t>(batch.queries);
 }
 
 std::int64_t bytes_of_shape(const core::ivf_pq_model& model, const search_shape_of_batch& batch, int multiprocessors) {
@@ -180,15 +183,22 @@ std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
 /// Bytes of the largest batches that write distances, of no more than `most` together; 0 if no search does.
 std::int64_t written_bytes(const batch_memory& scratch, const core::ivf_pq_model& model,
                            const core::ivf_pq_lists& lists, std::int64_t most, int multiprocessors) {
-  const search_shape_of_batch batch{scratch.most_queries, std::min(scratch.limits.max_nprobe, core::kLongestLists),
-                                    std::min(scratch.limits.max_k, kFilterMaxResults)};
-  auto written = written_shape(model.shape, lists, batch, false);
-  if (!written) return 0;
-  const auto bytes = [&](std::int64_t share) {
-    written->queries = share;
-    return bytes_of_shape(model, *written, multiprocessors);
+  const core::ivf_pq_limits& limits = scratch.limits;
+  const auto largest = [&](std::int64_t by_code, bool refines) -> std::int64_t {
+    const search_shape_of_batch batch{scratch.most_queries, std::min(limits.max_nprobe, core::kLongestLists), by_code};
+    auto written = written_shape(model.shape, lists, batch, refines);
+    if (!written) return 0;
+    const auto bytes = [&](std::int64_t share) {
+      written->queries = share;
+      return bytes_of_shape(model, *written, multiprocessors);
+    };
+    return bytes(share_that_fits(scratch.most_queries, [&](std::int64_t share) { return bytes(share) <= most; }));
   };
-  return bytes(share_that_fits(scratch.most_queries, [&](std::int64_t share) { return bytes(share) <= most; }));
+  const std::int64_t refined =
+      limits.max_refine_ratio == 0
+          ? 0
+          : largest(std::min(rows_by_code(limits.max_k, limits.max_refine_ratio), kFilterMaxRows), true);
+  return std::max(largest(std::min(limits.max_k, kFilterMaxResults), false), refined);
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ struct search_memory {
   filter_batch filter;
   std::uint64_t* chosen = nullptr;  ///< where distances are written
   std::uint32_t* chosen_counts = nullptr;
+  std::uint32_t* border_counts = nullptr;
 };
 
 /// What searches of an index go through.

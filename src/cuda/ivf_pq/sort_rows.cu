@@ -28,7 +28,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sort_kernel(const __grid_co
   if (n == 0 && plan.batch.rows[query] > 0) return;       // left to others
   std::uint64_t* keys = plan.chosen + query * plan.room;  // read a few times, from the L1 cache
   if (write_sorted<kThreads>(plan.answer.results, query, keys, n, spare, plan.room, shared.bins, shared.select)) return;
-  write_answer<kThreads>(plan.answer, query, keys, n, spare, nullptr, shared.select);
+  answer_plan as_scored = plan.answer;
+  as_scored.rows = nullptr;  // they are refined already
+  write_answer<kThreads>(as_scored, query, keys, n, spare, nullptr, shared.select);
 }
 
 }  // namespace
@@ -52,6 +54,7 @@ std::int64_t written_room(std::int64_t by_code) {
 void launch_written_answers(cudaStream_t stream, const written_plan& plan, int multiprocessors) {
   launch_choose_rows(stream, plan);
   launch_score_rows(stream, plan, multiprocessors);
+  if (plan.border_counts) launch_refine_rows(stream, plan);
   launch_sort_rows(stream, plan);
 }
 

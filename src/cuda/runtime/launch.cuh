@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <type_traits>
 
 #include "cuda/runtime/check.cuh"
@@ -23,22 +25,69 @@ struct launch_shape {
   bool overlaps = false;     // begins while the kernel before runs, and waits for it by itself
 };
 
-/// Lets a kernel have that much dynamic shared memory.
+/// A kernel, and what of a launch the runtime's answer depends on.
+struct launch_question {
+  const void* kernel;
+  int device;
+  int threads = 0;
+  std::int64_t shared_bytes = 0;
+
+  friend auto operator<=>(const launch_question&, const launch_question&) = default;
+};
+template <class Args>
+launch_question question_of(void (*kernel)(Args), const char* what) {
+  int device = 0;
+  check(cudaGetDevice(&device), what);
+  return {.kernel = reinterpret_cast<const void*>(kernel), .device = device};
+}
+
+/// Answers of the runtime about kernels. Asking takes microseconds, which every launch would spend.
+class known_launches {
+ public:
+  static known_launches& of_process() {
+    static auto& known = *new known_launches;  // outlives whatever launches
+    return known;
+  }
+
+  /// @param ask ask() answers what is not known and is no less than `least`.
+  template <class Ask>
+  std::int64_t answer(const launch_question& question, std::int64_t least, Ask ask) {
+    const std::lock_guard lock(mutex_);
+    const auto known = answers_.find(question);
+    if (known != answers_.end() && known->second >= least) return known->second;
+    return answers_[question] = ask();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<launch_question, std::int64_t> answers_;
+};
+
+/// Lets a kernel have that much dynamic shared memory, or as much as it was ever let.
 template <class Args>
 void allow_shared_bytes(void (*kernel)(Args), std::int64_t bytes, const char* what) {
   constexpr std::int64_t kWithoutAsking = 48 * 1024;
-  if (bytes > kWithoutAsking)
+  if (bytes <= kWithoutAsking) return;
+  known_launches::of_process().answer(question_of(kernel, what), bytes, [&] {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), what);
+    return bytes;
+  });
 }
 
 /// How many blocks of this shape a multiprocessor holds at a time.
 template <class Args>
 int blocks_per_multiprocessor(void (*kernel)(Args), int threads, std::int64_t shared_bytes, const char* what) {
   allow_shared_bytes(kernel, shared_bytes, what);
-  int blocks = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, static_cast<std::size_t>(shared_bytes)),
+  launch_question question = question_of(kernel, what);
+  question.threads = threads;
+  question.shared_bytes = shared_bytes;
+  return static_cast<int>(known_launches::of_process().answer(question, 0, [&] {
+    int blocks = 0;
+    check(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, static_cast<std::size_t>(shared_bytes)),
         what);
-  return blocks;
+    return blocks;
+  }));
 }
 
 template <class Args>

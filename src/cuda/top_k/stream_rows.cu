@@ -19,9 +19,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <map>
-#include <mutex>
-#include <utility>
 
 #include "core/plan.hpp"
 #include "cuda/device/block_select.cuh"
@@ -384,21 +381,6 @@ bool agrees_twice(const stream_args& args, std::int64_t vectors) {
   return std::min(expected, static_cast<double>(k * args.largest_team())) > 2.0 * args.capacity;
 }
 
-/// blocks_per_multiprocessor, which is asked once for each GPU and size: a call would spend microseconds on it.
-template <class Stored>
-int fitting_blocks(std::int64_t shared_bytes, const char* what) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, std::int64_t>, int> known;
-  int ordinal = 0;
-  check(cudaGetDevice(&ordinal), "reading the current GPU");
-  const std::lock_guard lock(mutex);
-  const std::pair key(ordinal, shared_bytes);
-  if (const auto place = known.find(key); place != known.end()) return place->second;
-  const int blocks = blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, what);
-  known.emplace(key, blocks);
-  return blocks;
-}
-
 template <class Stored>
 void launch_type(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   constexpr const char* kWhat = "launching the row-wise top k of long rows";
@@ -442,7 +424,7 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
     launch(stream_rows_kernel<Stored>, shape, stream, args, kWhat);
   };
 
-  const int fitting = fitting_blocks<Stored>(shared_bytes, kWhat);
+  const int fitting = blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, kWhat);
   const std::int64_t resident = std::int64_t{std::clamp(fitting, 1, kBlocks)} * multiprocessors;
   // Rows that fill the GPU take a block each; those left over share it, if they are so few.
   const std::int64_t full = rows / resident * resident;
