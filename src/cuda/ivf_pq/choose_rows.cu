@@ -25,7 +25,7 @@ constexpr int kPageVectors = core::kPageRows / kVector;
 constexpr int kSampledOfThread = 2;  // vectors
 constexpr std::uint32_t kSampled = kThreads * kSampledOfThread;
 constexpr int kBlocks = 6;                  // of a multiprocessor
-constexpr std::uint32_t kMorePicked = 512;  // than twice the wanted there is room for
+constexpr std::uint32_t kMorePicked = 512;  // than once and a half the wanted there is room for
 constexpr int kVectorsAtOnce = 4;           // under way, of a thread
 constexpr float kDeviations = 3.0f;         // of what chance may do to a sample
 constexpr std::uint32_t kSlack = 64;        // one row in so many may be chosen without need
@@ -429,7 +429,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) choose_kernel(const __grid_
 }  // namespace
 
 void launch_choose_rows(cudaStream_t stream, written_plan plan) {
-  plan.pick_room = 2 * plan.answer.by_code + kMorePicked;
+  plan.pick_room = plan.answer.by_code + plan.answer.by_code / 2 + kMorePicked;
   launch(choose_kernel,
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
           .threads = kThreads,

@@ -46,7 +46,7 @@ __device__ __forceinline__ void list_best(const written_plan& plan, const std::u
 }
 
 template <bool L2>
-__global__ void __launch_bounds__(kThreads, kBlocks) refine_kernel(const __grid_constant__ written_plan plan) {
+__global__ void __launch_bounds__(kThreads, kBlocks) refine_rows_kernel(const __grid_constant__ written_plan plan) {
   join_chain();
   auto& scratch = *reinterpret_cast<scratch_memory*>(dynamic_shared());
   auto* positions = reinterpret_cast<std::uint32_t*>(dynamic_shared() + kSharedHead);
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) refine_kernel(const __grid_
 }  // namespace
 
 void launch_refine_rows(cudaStream_t stream, const written_plan& plan) {
-  launch(plan.answer.results.by == metric::l2 ? refine_kernel<true> : refine_kernel<false>,
+  launch(plan.answer.results.by == metric::l2 ? refine_rows_kernel<true> : refine_rows_kernel<false>,
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
           .threads = kThreads,
           .shared_bytes =

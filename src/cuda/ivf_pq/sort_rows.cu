@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sort_kernel(const __grid_co
   const std::uint32_t n = plan.counts[query];
   if (n == 0 && plan.batch.rows[query] > 0) return;       // left to others
   std::uint64_t* keys = plan.chosen + query * plan.room;  // read a few times, from the L1 cache
-  if (write_sorted<kThreads>(plan.answer.results, query, keys, n, spare, plan.room, shared.bins, shared.select)) return;
+  if (write_sorted<kThreads>(plan.answer.results, query, keys, n, spare, plan.sort_room, shared.bins, shared.select))
+    return;
   answer_plan as_scored = plan.answer;
   as_scored.rows = nullptr;  // they are refined already
   write_answer<kThreads>(as_scored, query, keys, n, spare, nullptr, shared.select);
@@ -35,11 +36,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sort_kernel(const __grid_co
 
 }  // namespace
 
-void launch_sort_rows(cudaStream_t stream, const written_plan& plan) {
+void launch_sort_rows(cudaStream_t stream, written_plan plan) {
+  plan.sort_room = static_cast<std::uint32_t>(written_room(plan.answer.results.k));
   launch(sort_kernel,
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
           .threads = kThreads,
-          .shared_bytes = kSharedHead + static_cast<std::int64_t>(plan.room) * 8,
+          .shared_bytes = kSharedHead + static_cast<std::int64_t>(plan.sort_room) * 8,
           .overlaps = true},
          stream, plan, "launching the order of results");
 }

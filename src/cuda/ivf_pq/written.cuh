@@ -29,6 +29,7 @@ struct written_plan {
   unsigned long long* decoded = nullptr;  ///< counts rows
   std::uint32_t pick_room = 0;            ///< of a query, for distances that may be chosen
   std::uint32_t parts = 1;                ///< that a query is scored in
+  std::uint32_t sort_room = 0;            ///< of a query, for keys that are sorted
 };
 
 /// Rows of a query whose codes' scores matter. None of refined answers if all that were chosen are refined.
@@ -48,6 +49,6 @@ void launch_written_answers(cudaStream_t stream, const written_plan& plan, int m
 void launch_choose_rows(cudaStream_t stream, written_plan plan);
 void launch_score_rows(cudaStream_t stream, written_plan plan, int multiprocessors);
 void launch_refine_rows(cudaStream_t stream, const written_plan& plan);
-void launch_sort_rows(cudaStream_t stream, const written_plan& plan);
+void launch_sort_rows(cudaStream_t stream, written_plan plan);
 
 }  // namespace shortlist::cuda
