@@ -122,7 +122,14 @@ ivf_pq_outcome ivf_pq_bench::on_device(const ivf_pq_queries& queries, const ivf_
   ids.download(s, found.ids.data());
   compare_with_unfiltered(queries, what, found);
   const timing time = repeat(limit, [&](std::int64_t run) { return gpu_.time_ms([&] { search_set(run); }); });
-  return outcome_of(what, time, queries.recall(found, what.queries));
+  ivf_pq_outcome made = outcome_of(what, time, queries.recall(found, what.queries));
+  ivf_pq_stats stats;
+  ivf_pq_search_options counted = options;
+  counted.stats = &stats;
+  index_.search(queries.on_host(0, what.queries), counted);
+  made.fields["decoded_rows"] = stats.decoded_rows;
+  made.fields["unfiltered_queries"] = stats.unfiltered_queries;
+  return made;
 }
 
 ivf_pq_outcome ivf_pq_bench::on_host(const ivf_pq_queries& queries, const ivf_pq_job& what,

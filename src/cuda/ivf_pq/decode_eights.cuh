@@ -51,7 +51,6 @@ class eights_decoder {
     if constexpr (Form != row_form::any)
 #pragma unroll
       for (int r = 0; r < kScoredOfLanes; r++) load_words(rows[r], words[r]);
-    __syncwarp();  // keeps the loads of both rows' words and lists under way together
     float sums[kScoredOfLanes][kQuads][4] = {};
 #pragma unroll
     for (int v = 0; v < kQuads; v += AtOnce) add_fours<L2, AtOnce>(rows, lists, words, staged, v, sums);

@@ -418,6 +418,10 @@ std::int64_t hits_capacity(std::int64_t by_code) {
 }
 
 void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
+  // Codewords are read from the L1 cache, which has little room where blocks of a scan hold shared memory: who reads
+  // many of them begins when the scan has ended. Of refined rows few are looked up.
+  const row_form form = row_form_of(plan.codes);
+  const bool looks_up = form == row_form::pairs && plan.answer.rows == nullptr;
   const bool l2 = plan.answer.results.by == metric::l2;
   const std::int64_t query_bytes = padded_dim(plan.answer.dim) * static_cast<std::int64_t>(sizeof(float));
   if (plan.answer.by_code <= kWarpRows && plan.batch.count > kFewAnswers) {
@@ -426,9 +430,8 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
         .grid = dim3((static_cast<unsigned>(plan.batch.count) + kWarps - 1) / kWarps),
         .threads = kThreads,
         .shared_bytes = (kWarps * (plan.room + plan.answer.by_code) + 1) / 2 * 16 + kWarps * query_bytes,
-        .overlaps = true};
-    return launch(kernel_of(row_form_of(plan.codes), answerer::warp, l2), shape, stream, plan,
-                  "launching the answers of a batch");
+        .overlaps = !looks_up};
+    return launch(kernel_of(form, answerer::warp, l2), shape, stream, plan, "launching the answers of a batch");
   }
   const bool is_small = plan.answer.by_code <= kSmallBlockRows && plan.answer.results.k <= kSmallBlockThreads &&
                         plan.batch.count > kFewAnswers;
@@ -441,9 +444,9 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
                           static_cast<std::int64_t>(plan.room) * 8 +
                       query_bytes +
                       (sorts_by_bins(plan.answer.results.k) ? static_cast<std::int64_t>(sizeof(sort_bins<>)) : 0),
-      .overlaps = true};
-  launch(kernel_of(row_form_of(plan.codes), is_small ? answerer::small_block : answerer::block, l2), shape, stream,
-         plan, "launching the answers of a batch");
+      .overlaps = !looks_up};
+  launch(kernel_of(form, is_small ? answerer::small_block : answerer::block, l2), shape, stream, plan,
+         "launching the answers of a batch");
 }
 
 }  // namespace shortlist::cuda

@@ -570,14 +570,8 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
   const bool has_hits = batch.hit_counts[query] > batch.capacity;
   const float infinity = __uint_as_float(0x7F800000u);
   bool is_retried = margin < infinity && (has_hits ? batch.capacity >= batch.wanted : is_guessed(batch, query));
-  float distance = is_retried ? sure_distance(batch, query, has_hits, lane) : infinity;
+  const float distance = is_retried ? sure_distance(batch, query, has_hits, lane) : infinity;
   is_retried = distance < infinity;  // fewer groups are sampled than rows are wanted
-  // Where chance alone was against a guess, a larger one will do, and what reaches it fits.
-  const bool guesses_again = is_retried && !has_hits && 2 * batch.hit_counts[query] >= batch.wanted;
-  if (guesses_again) {
-    const float before = batch.thresholds[query] - margin;
-    distance = before + 0.5f * (distance - before);
-  }
   std::uint32_t first = 0;
   if (is_retried) {
     if (lane == 0) first = atomicAdd(plan.item_count, nprobe);
@@ -590,7 +584,7 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
     return;
   }
   if (lane == 0) {
-    set_threshold(batch, query, distance, guesses_again);
+    set_threshold(batch, query, distance, false);
     batch.hit_counts[query] = 0;
     plan.retried[atomicAdd(plan.retried_count, 1u)] = query;
   }

@@ -29,6 +29,18 @@ class row_sample {
 #pragma unroll
     for (int v = 0; v < kTaken; v++) raw_[v] = __ldg(vectors + vector(v, row.vectors));
   }
+  /// Waits for what was loaded.
+  __device__ __forceinline__ void await() const {
+#pragma unroll
+    for (int v = 0; v < kTaken; v++)
+      asm volatile(
+          "{\n"
+          ".reg .pred both;\n"
+          "setp.eq.u32 both, %0, %1;\n"
+          "@both nanosleep.u32 1;\n"
+          "}" ::"r"(raw_[v].x),
+          "r"(raw_[v].w));
+  }
   /// Pairs of the thread's values as 16-bit ones, larger ones being better: of fp32 the upper halves.
   __device__ __forceinline__ void pack(std::uint32_t flip, std::uint32_t (&pairs)[kSamplePairs]) const {
 #pragma unroll

@@ -62,6 +62,13 @@ SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t 
   return {marks, totals, list, values, values + (Sorted && row_bytes < kSortBytes ? kSortBytes : row_bytes)};
 }
 
+/// Of the GPU. So many blocks come before one that shares a multiprocessor with another.
+__device__ __forceinline__ std::uint32_t multiprocessors() {
+  std::uint32_t count;
+  asm("mov.u32 %0, %%nsmid;" : "=r"(count));
+  return count;
+}
+
 /// What threads hold of a row's list.
 struct held_list {
   std::uint32_t numbers[kHeld];  // 0, which nothing is worse than, where there is no entry
@@ -214,7 +221,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   };
   std::int64_t index = blockIdx.x;
   whole_row<Stored> row = open_row<Stored>(request, index);
-  if (is_held(row)) sample.load(row);
+  if (is_held(row)) {
+    sample.load(row);
+    // Of two blocks of a multiprocessor one gets its first row sooner, and is ahead from then on. That costs others.
+    if (!Sorted && sizeof(Stored) == 2 && blockIdx.x >= multiprocessors()) sample.await();
+  }
   bring(row);
 #pragma unroll 1
   for (;;) {
