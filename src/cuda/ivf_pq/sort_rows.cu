@@ -45,7 +45,7 @@ void launch_sort_rows(cudaStream_t stream, written_plan plan) {
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
           .threads = kThreads,
           .shared_bytes = kSharedHead + static_cast<std::int64_t>(plan.sort_room) * 8,
-          .overlaps = overlaps},
+          .overlaps = true},
          stream, plan, "launching the order of results");
 }
 
