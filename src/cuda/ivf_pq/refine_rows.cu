@@ -2,7 +2,7 @@
 //
 // A block a query. Rows that are among the best in any case need no score of their codes; of the others the best fill
 // up what is missing. Then eight lanes a row, all loads of a row under way together.
-// Limit: memory: the bytes of all rows that are refined, which lie apart. History: docs/kernels.md.
+// Limit: memory: the bytes of all rows that are refined, which lie apart, at 3.6 of 4.6 TB/s. History: docs/kernels.md.
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
