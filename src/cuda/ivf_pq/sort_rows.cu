@@ -37,9 +37,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sort_kernel(const __grid_co
 }  // namespace
 
 void launch_sort_rows(cudaStream_t stream, written_plan plan) {
-  // Keys are read a few times; those of many refined rows need an L1 cache, which blocks of other kernels leave no
-  // room.
-  const bool overlaps = plan.border_counts == nullptr;
   plan.sort_room = static_cast<std::uint32_t>(written_room(plan.answer.results.k));
   launch(sort_kernel,
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
