@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <mutex>

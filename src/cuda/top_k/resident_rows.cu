@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   whole_row<Stored> row = open_row<Stored>(request, index);
   if (is_held(row)) {
     sample.load(row);
-    // Of two blocks of a multiprocessor one gets its first row sooner, and is ahead from then on. That costs others.
+    // Of two blocks of a multiprocessor one gets its first row sooner, and is ahead from then on. Sorted rows and fp32
+    // take longer by it.
     if (!Sorted && sizeof(Stored) == 2 && blockIdx.x >= multiprocessors()) sample.await();
   }
   bring(row);
