@@ -65,8 +65,8 @@ constexpr std::int64_t power_of_two_from(std::int64_t least) {
   return power;
 }
 
-/// Shared memory of a row, and of its entries on their way out: columns, or keys to sort. A row may bring what stands
-/// before it in its first 16 bytes.
+/// Shared memory of a row, and of its entries on their way out: columns, and keys that sort them. A row may bring what
+/// stands before it in its first 16 bytes.
 constexpr std::int64_t block_rows_bytes(const top_k_shape& shape) {
   const std::int64_t value_bytes = size_bytes(shape.type);
   const std::int64_t brought = 16 / value_bytes - 1;

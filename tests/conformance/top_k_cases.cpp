@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "conformance/harness.hpp"
 #include "conformance/top_k_values.hpp"
@@ -249,6 +250,24 @@ std::vector<top_k_case> border_top_k_cases() {
   add({.type = value_type::f16, .rows = 1'000'000, .cols = 8, .k = 3, .outputs = "i32", .distribution = "ties_90"});
   add({.rows = 20'000, .cols = 256, .k = 255, .sorted = true});
   add({.rows = 20'000, .cols = 256, .k = 256, .outputs = "values+i32"});
+  // Sorted: so many entries as are sorted by a few lanes, by a warp, and in memory; keys that one sort tells apart, and
+  // keys that it does not.
+  constexpr std::pair<std::int64_t, std::int64_t> kSortedShapes[] = {
+      {256, 32}, {256, 200}, {511, 300}, {1000, 100}, {1536, 1200}, {3000, 100}, {4096, 512}, {8192, 4000}};
+  for (const auto& [cols, k] : kSortedShapes) {
+    for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
+      for (const std::string_view distribution : {"normal", "outliers", "any_exponent", "ties_90"}) {
+        add({.type = type,
+             .rows = 70,
+             .cols = cols,
+             .k = k,
+             .order = cases.size() % 2 == 0 ? order::largest : order::smallest,
+             .sorted = true,
+             .outputs = "values+i32",
+             .distribution = distribution});
+      }
+    }
+  }
   // Long rows: few, as many as there are blocks, and a few more; k on both sides of what a list holds.
   for (const std::int64_t k : {1, 100, 2047, 2048, 2049, 40'000}) {
     for (const bool sorted : {false, true}) {

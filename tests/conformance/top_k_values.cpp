@@ -116,6 +116,19 @@ void fill_overflowing(row_numbers& row, random_numbers& random) {
   }
 }
 
+/// Values that differ in their last bits only, and a few so far off that the upper bits of a key tell nothing else.
+void fill_outliers(row_numbers& row, random_numbers& random) {
+  const double step = step_of(row.type);
+  for (double& value : row.values) {
+    value = random.one_in(40) ? random.sign() * kInf : 1.0 + static_cast<double>(random.below(100)) * step;
+  }
+}
+/// Of any magnitude.
+void fill_any_exponent(row_numbers& row, random_numbers& random) {
+  const double most = std::log2(largest_of(row.type));
+  for (double& value : row.values) value = random.sign() * std::exp2(most * (2.0 * random.uniform() - 1.0));
+}
+
 /// Long runs of rows of one kind, the same tie in all of a run, and between them rows of any kind: a kernel that learns
 /// from the rows before is right and wrong by turns.
 void fill_changing(row_numbers& row, random_numbers& random) {
@@ -167,6 +180,8 @@ constexpr named_fill kFills[] = {
     {"one_huge", fill_one_huge},
     {"beyond_99999", fill_beyond_99999},
     {"overflowing", fill_overflowing},
+    {"outliers", fill_outliers},
+    {"any_exponent", fill_any_exponent},
 };
 
 }  // namespace

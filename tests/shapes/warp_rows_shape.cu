@@ -33,7 +33,8 @@ namespace {
 
 using benchmark::deep_like_row::random_bits;
 using stored = SHORTLIST_SHAPE_TYPE;
-constexpr cuda::warp_rows_kind kKind = cuda::warp_rows_kind::SHORTLIST_SHAPE_KIND;
+using kind = cuda::warp_rows_kind;
+constexpr kind kKind = kind::SHORTLIST_SHAPE_KIND;
 constexpr int kWarmUp = 3;
 constexpr int kLaunches = 21;
 constexpr std::int64_t kBeyondCache = std::int64_t{256} << 20;
@@ -83,8 +84,8 @@ T* allocated(std::int64_t count) {
 /// Whether the shape that was compiled takes the request; the library chooses one that does.
 void require_fitting(const core::top_k_request& request) {
   constexpr std::int64_t kHeld = SHORTLIST_SHAPE_VALUES * SHORTLIST_SHAPE_LANES;
-  constexpr bool kPacked = kKind == cuda::warp_rows_kind::packed || kKind == cuda::warp_rows_kind::early;
-  constexpr bool kExact = kKind <= cuda::warp_rows_kind::plain;
+  constexpr bool kPacked = kKind <= kind::sorted || kKind == kind::early;
+  constexpr bool kExact = kKind <= kind::plain_sorted;
   const std::int64_t cols = request.matrix.cols;
   const std::int64_t k = request.options.k;
   const bool stops = request.options.max_iter || request.options.eps;
@@ -110,6 +111,7 @@ void run(const std::vector<std::string>& arguments) {
   request.matrix.cols = request.matrix.row_stride = std::stoll(arguments[1]);
   request.matrix.col_stride = 1;
   request.options.k = std::stoll(arguments[2]);
+  request.options.sorted = kKind == kind::sorted || kKind == kind::plain_sorted;
   if (arguments.size() == 6) {
     if (arguments[4] == "max_iter") {
       request.options.max_iter = std::stoi(arguments[5]);

@@ -109,4 +109,20 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint2 value)
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
 }
 
+/// The bits of a value in shared memory.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t load_bits(std::uint32_t address) {
+  if constexpr (sizeof(Stored) == 4)
+    return load_shared<std::uint32_t>(address);
+  else
+    return load_shared<std::uint16_t>(address);
+}
+template <class Stored>
+__device__ __forceinline__ void store_bits(std::uint32_t address, std::uint32_t bits) {
+  if constexpr (sizeof(Stored) == 4)
+    store_shared(address, bits);
+  else
+    store_shared(address, static_cast<std::uint16_t>(bits));
+}
+
 }  // namespace shortlist::cuda

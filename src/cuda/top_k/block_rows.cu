@@ -10,7 +10,8 @@
 // History, 65,536 x 8192, k 64: staged, every row searched with care 0.74 ms -> a plain loop for most rows 0.57 -> no
 // look at the shape of rows like those before 0.54 to 0.58 -> lists of candidates 0.51. 4096 columns: 128 threads 0.40
 // -> 64 threads, 64 values each 0.29 -> lists 0.27; lognormal 0.55 -> how close values lie is learned 0.41 -> 0.30;
-// bf16 0.67 -> its own values as numbers 0.25 -> 0.18.
+// bf16 0.67 -> its own values as numbers 0.25 -> 0.18. Sorted, 65,536 x 8192, k 64: 0.97 -> lists sorted by a warp
+// 0.52.
 #include <algorithm>
 
 #include "core/plan.hpp"
@@ -41,14 +42,17 @@ struct block_args {
 
 /// What else there is costs registers.
 enum class row_kind : std::uint8_t {
-  listed,  // exact, k below the columns of every row; a list may hold the candidates
+  listed,  // exact, k below the columns of every row, by ascending column; a list may hold the candidates
   plain,   // the same, without lists
+  sorted,  // as listed, best first
   any
 };
 
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __grid_constant__ block_args args) {
   constexpr bool kPlain = Kind != row_kind::any;
+  constexpr bool kLists = Kind == row_kind::listed || Kind == row_kind::sorted;
+  constexpr bool kSorts = Kind == row_kind::sorted || Kind == row_kind::any;
   constexpr bool kKeeps16 = !kPlain;  // 65,536 x 8192, k 512, lists: 0.659 ms with them kept, 0.575 without
   using group_type = block_group<Threads>;
   static_assert(sizeof(typename group_type::memory) + 16 <= kStartBytes);
@@ -75,11 +79,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
     const row_span span = span_of(request, index);
     if (fetches) barrier_wait(barrier, turn & 1);
-    if (args.stage.needs_threads(index)) {
-      __syncthreads();  // the row before is no longer read
-      args.stage.copy(request, index, row_bytes, static_cast<int>(threadIdx.x), Threads);
-      __syncthreads();
-    }
+    if (args.stage.copy_rest(request, index, 1, row_bytes, static_cast<int>(threadIdx.x), Threads)) __syncthreads();
     const int lead_bytes = args.stage.lead_bytes(index);
     const staged_row<Stored> row{row_bytes + lead_bytes, static_cast<int>(span.count),
                                  request.options.order == order::smallest,
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     };
     bool tries = false;
     int count = 0;
-    if constexpr (Kind == row_kind::listed) {
+    if constexpr (kLists) {
       tries = args.candidates.room > 0 && threshold.tries();
       if (tries) {
         const float least = threshold.of<Stored>();
@@ -101,10 +101,11 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
           write_marked<kWarp>(better, share.first_column(), list, before);
           __syncthreads();
           if (threadIdx.x / kWarp == turn % group_type::kWarps) {  // the others go on to the next row
-            write_listed(row, list, {count, args.search.k, least}, each, args.output.out, index * args.search.k, [&] {
-              __syncwarp();
-              if (threadIdx.x % kWarp == 0) fetch_next();
-            });
+            write_listed(row, list, {count, args.search.k, least}, each, kSorts, args.output.out, index * args.search.k,
+                         [&] {
+                           __syncwarp();
+                           if (threadIdx.x % kWarp == 0) fetch_next();
+                         });
           }
           threshold.hit(count, args.candidates.aim);
           continue;
@@ -132,8 +133,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     } else {
       chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
     }
-    write_row(group, args.output, row, share, chosen, place, index, span.begin, staged);
-    if constexpr (Kind == row_kind::listed) {
+    write_row<false, kSorts>(group, args.output, row, share, chosen, place, index, span.begin, staged);
+    if constexpr (kLists) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
     }
@@ -142,16 +143,18 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   }
 }
 
+template <int Threads>
 std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t columns) {
   return kStartBytes + row_stage_of(request, core::kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
-         std::max(staged_bytes(output_plan_of(request)), candidate_plan_of(request, kListedShare).bytes());
+         std::max(staged_bytes<block_group<Threads>>(output_plan_of(request)),
+                  candidate_plan_of(request, kListedShare).bytes());
 }
 
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
   constexpr auto kernel = block_rows_kernel<Stored, Values, Threads, Blocks, Kind>;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, Values * Threads));
-  const std::int64_t shared_bytes = shared_bytes_of(args.request, Values * Threads);
+  const std::int64_t shared_bytes = shared_bytes_of<Threads>(args.request, Values * Threads);
   const char* what = "launching the row-wise top k";
   const std::int64_t resident =
       std::int64_t{multiprocessors} * blocks_per_multiprocessor(kernel, Threads, shared_bytes, what);
@@ -188,6 +191,7 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
                      args.stage.mode != stage_mode::by_threads;
   if (plain) {
     args.candidates = candidate_plan_of(args.request, kListedShare);
+    if (args.output.sort_size > 1) return launch_columns<Stored, row_kind::sorted>(stream, args, multiprocessors);
     return launch_columns<Stored, row_kind::listed>(stream, args, multiprocessors);
   }
   launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);

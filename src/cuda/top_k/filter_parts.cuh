@@ -45,22 +45,6 @@ __device__ __forceinline__ Stored of_bits(std::uint32_t bits) {
   else
     return {static_cast<std::uint16_t>(bits)};
 }
-/// The bits of a value in shared memory.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t load_bits(std::uint32_t address) {
-  if constexpr (sizeof(Stored) == 4)
-    return load_shared<std::uint32_t>(address);
-  else
-    return load_shared<std::uint16_t>(address);
-}
-template <class Stored>
-__device__ __forceinline__ void store_bits(std::uint32_t address, std::uint32_t bits) {
-  if constexpr (sizeof(Stored) == 4)
-    store_shared(address, bits);
-  else
-    store_shared(address, static_cast<std::uint16_t>(bits));
-}
-
 /// Whether bits of values are in order, none of whose numbers is below `least`: of positive ones.
 template <class Stored>
 __device__ __forceinline__ bool are_bits_in_order(std::uint32_t least) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "cuda/top_k/row_search.cuh"
+#include "cuda/top_k/row_sort.cuh"
 
 namespace shortlist::cuda {
 
@@ -22,14 +23,22 @@ constexpr int kMostListed = 512;         // more than a warp searches while othe
 struct candidate_plan {
   float aim = 0.0f;  // columns above the threshold: so many that for nearly every row k or more are
   int room = 0;      // the most that a list holds; 0: rows are not searched by lists
+  int words = 0;     // of shared memory
 
-  std::int64_t bytes() const { return std::int64_t{room} * static_cast<int>(sizeof(std::int32_t)); }
+  std::int64_t bytes() const { return std::int64_t{4} * words; }
 };
 
-/// For exact rows in the order of columns. @param share of a row's columns: a list of more than one in so many is no
+/// Entries that a lane sorts of so many candidates: a power of two.
+__host__ __device__ constexpr int sorted_each(int candidates) {
+  if (candidates <= 2 * kWarp) return 2;
+  if (candidates <= 4 * kWarp) return 4;
+  return candidates <= 8 * kWarp ? 8 : kMostListed / kWarp;
+}
+
+/// For exact rows. @param share of a row's columns: a list of more than one in so many is no
 /// shorter way.
 inline candidate_plan candidate_plan_of(const core::top_k_request& request, int share) {
-  if (request.options.sorted || request.out.mask) return {};
+  if (request.out.mask) return {};
   const auto k = static_cast<float>(request.options.k);
   const auto cols = static_cast<float>(request.matrix.cols);
   const auto deviation = [&](float count) { return std::sqrt(count * std::max(1.0f - count / cols, 0.0f)); };
@@ -37,7 +46,7 @@ inline candidate_plan candidate_plan_of(const core::top_k_request& request, int 
   if (aim > static_cast<float>(kMostListed)) return {};
   const int room = (static_cast<int>(aim + kRoomDeviations * deviation(aim)) + kWarp - 1) / kWarp * kWarp;
   if (room > kMostListed || std::int64_t{share} * room > request.matrix.cols) return {};
-  return {aim, room};
+  return {aim, room, request.options.sorted ? 2 * kWarp * sorted_each(room) : room};  // sorted: values, too
 }
 
 constexpr float kFollow = 0.25f;  // how much of what one row tells is believed
@@ -216,13 +225,54 @@ __device__ __forceinline__ void write_listed_by(const staged_row<Stored>& row, c
   write_chosen<Stored>(values, columns, border, search.k, row.negated, out, to);
 }
 
-/// Writes the k best of the columns in a list, ascending. A warp calls it.
+/// The same, best first; values are kept behind the columns.
+template <int Each, class Stored, class Taken>
+__device__ __forceinline__ void write_listed_sorted(const staged_row<Stored>& row, const std::int32_t* list,
+                                                    const candidate_search& search, float& each,
+                                                    const top_k_output& out, std::int64_t to, Taken taken) {
+  const std::uint32_t columns = shared_address(list);
+  const listed_entries<Stored> entries{columns, columns + Each * kWarp * 4, row.negated};
+  const row_entries<Stored> of_row{columns, shared_address(row.bytes), row.negated};
+  const auto lane = static_cast<std::uint32_t>(lane_group<kWarp>().rank());
+  const auto count = static_cast<std::uint32_t>(search.count);
+#pragma unroll
+  for (int e = 0; e < Each; e++) {
+    const std::uint32_t i = lane + e * kWarp;
+    store_shared(entries.bits + i * 4, of_row.value_bits(i < count ? of_row.column(i) : 0));
+  }
+  taken();
+  __syncwarp();
+  sort_whole<kWarp, Each>(entries, search.count);
+  const auto stored_at = [&](std::uint32_t i) {
+    const std::uint32_t bits = entries.value_bits(i);
+    Stored value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+  };
+  const float border = core::widen(stored_at(static_cast<std::uint32_t>(search.k - 1)));
+  const float beyond = static_cast<float>(search.count - search.k) + 0.5f;
+  const float apart = (row.negated ? -border : border) - search.least;
+  const float learned = __fmaf_rn(kFollow, apart * near_reciprocal(beyond) - each, each);
+  if (search.count > search.k && fabsf(learned) < INFINITY) each = learned;
+#pragma unroll 1
+  for (auto i = lane; i < static_cast<std::uint32_t>(search.k); i += kWarp)
+    write_entry(out, to + i, stored_at(i), entries.column(i));
+}
+
+/// Writes the k best of the columns in a list, ascending or best first. A warp calls it.
 /// @param each from one value to the next, between the threshold and the border; learned from row to row.
-/// @param to the place of the row's first entry. @param taken is called when row and list are no longer read.
+/// @param to the place of the row's first entry. @param taken is called when the row is no longer read.
 template <class Stored, class Taken>
 __device__ __forceinline__ void write_listed(const staged_row<Stored>& row, const std::int32_t* list,
-                                             const candidate_search& search, float& each, const top_k_output& out,
-                                             std::int64_t to, Taken taken) {
+                                             const candidate_search& search, float& each, bool sorted,
+                                             const top_k_output& out, std::int64_t to, Taken taken) {
+  if (sorted) {
+    const int most = sorted_each(search.count);
+    if (most == 2) return write_listed_sorted<2>(row, list, search, each, out, to, taken);
+    if (most == 4) return write_listed_sorted<4>(row, list, search, each, out, to, taken);
+    if (most == 8) return write_listed_sorted<8>(row, list, search, each, out, to, taken);
+    return write_listed_sorted<kMostListed / kWarp>(row, list, search, each, out, to, taken);
+  }
   if (search.count <= 4 * kWarp) return write_listed_by<4>(row, list, search, each, out, to, taken);
   if (search.count <= 8 * kWarp) return write_listed_by<8>(row, list, search, each, out, to, taken);
   write_listed_by<kMostListed / kWarp>(row, list, search, each, out, to, taken);

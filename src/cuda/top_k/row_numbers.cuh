@@ -77,15 +77,17 @@ struct thread_numbers {
   __device__ __forceinline__ void keep_only(Bits there) {
 #pragma unroll
     for (int w = 0; w < kWords; w++) {
-      constexpr std::uint32_t kAll = 0xFFFFFFFFu >> (32 - 2 * kPairs);
-      const auto absent = static_cast<std::uint32_t>(~there >> (2 * w * kPairs)) & kAll;
+      const auto absent = static_cast<std::uint32_t>(~there >> (2 * w * kPairs));
+      // Of pair i, or of pairs i and i + 8 in turn, both bits are 16 apart, so that one mask serves a pair.
+      const auto spread = [](std::uint32_t bits) { return (bits & 0x5555u) | (bits & 0xAAAAu) << 15; };
+      const std::uint32_t halves[2] = {
+          kMapped ? (absent & ((1u << kPairs) - 1u)) | absent >> kPairs << 16 : spread(absent), spread(absent >> 16)};
 #pragma unroll
       for (int i = 0; i < kPairs; i++) {
-        const std::uint32_t low = kMapped ? absent >> i & 1u : absent >> (2 * i) & 1u;
-        const std::uint32_t high = kMapped ? absent >> (kPairs + i) & 1u : absent >> (2 * i + 1) & 1u;
+        const std::uint32_t two = kMapped ? halves[0] >> i : halves[i / 8] >> (2 * (i % 8));
         std::uint32_t word;
         memcpy(&word, &u[w * kPairs + i], sizeof word);
-        set(w * kPairs + i, word | (low | high << 16) * kNumberNan);
+        set(w * kPairs + i, word | (two & 0x00010001u) * kNumberNan);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/top_k/row_search.cuh"
+#include "cuda/top_k/row_sort.cuh"
 
 namespace shortlist::cuda {
 
@@ -13,7 +14,7 @@ struct output_plan {
   top_k_output out;
   std::int64_t cols;
   int k;
-  int sort_size;     // the power of two that holds k entries; 0: by ascending column
+  int sort_size;     // the power of two that holds k entries; 1: by ascending column
   bool whole_words;  // rows of k entries begin at multiples of 16 bytes, and no row has fewer
   bool usual;        // so do they, and both values and 32-bit columns are asked for
 };
@@ -27,16 +28,22 @@ inline output_plan output_plan_of(const core::top_k_request& request) {
   return {request.out,
           request.matrix.cols,
           static_cast<int>(request.options.k),
-          request.options.sorted && !request.out.mask ? sort_size : 0,
+          request.options.sorted && !request.out.mask ? sort_size : 1,
           whole_words,
           whole_words && request.out.values && request.out.indices && request.out.indices_as == index_type::i32};
 }
 
-/// Bytes of shared memory that the entries of one row need on their way out; a multiple of 16.
-inline std::int64_t staged_bytes(const output_plan& plan) {
+/// Bytes of shared memory that the columns of one row need on their way out, and all that a group needs to write it;
+/// multiples of 16.
+template <class Group>
+__host__ __device__ std::int64_t column_bytes(const output_plan& plan) {
   if (plan.out.mask) return 0;
-  const std::int64_t columns = (std::int64_t{plan.k} * 4 + 15) / 16 * 16;
-  return plan.sort_size ? std::max<std::int64_t>(std::int64_t{plan.sort_size} * 8, columns) : columns;
+  const std::int64_t words = plan.sort_size > 1 ? sorted_column_words<Group>(plan.sort_size) : plan.k;
+  return (4 * words + 15) / 16 * 16;
+}
+template <class Group>
+std::int64_t staged_bytes(const output_plan& plan) {
+  return column_bytes<Group>(plan) + (plan.sort_size > 1 ? 4 * sort_words<Group>(plan.sort_size) : 0);
 }
 
 /// Calls f(i) for each marked bit i, ascending.
@@ -111,26 +118,6 @@ __device__ __forceinline__ void write_marked(Bits marks, int first_column, std::
                                limit);
 }
 
-/// Sorts `size` (a power of two) keys, the largest first.
-template <class Group>
-__device__ __noinline__ void sort_keys(Group group, std::uint64_t* keys, int size) {
-  for (int run = 2; run <= size; run *= 2) {
-    for (int apart = run / 2; apart > 0; apart /= 2) {
-      for (int i = group.rank(); i < size / 2; i += Group::kThreads) {
-        const int first = i / apart * apart * 2 + i % apart;
-        const std::uint64_t a = keys[first];
-        const std::uint64_t b = keys[first + apart];
-        const bool descending = (first & run) == 0;
-        if (descending ? a < b : a > b) {
-          keys[first] = b;
-          keys[first + apart] = a;
-        }
-      }
-      group.sync();
-    }
-  }
-}
-
 __device__ __forceinline__ void write_columns(const top_k_output& out, std::int64_t to, const int (&columns)[4]) {
   if (!out.indices) return;
   if (out.indices_as == index_type::i32) {
@@ -158,7 +145,8 @@ __device__ __forceinline__ void store_four(Stored* to, Stored a, Stored b, Store
 /// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
 /// @param staged staged_bytes() of shared memory, the group's own.
 /// @tparam Limited there may be more than k of them, of which the first are written; not where they are sorted.
-template <bool Limited = false, class Group, class Stored, int Values, bool Keeps16>
+/// @tparam Sorts whether the plan may ask for the best first.
+template <bool Limited, bool Sorts, class Group, class Stored, int Values, bool Keeps16>
 __device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row<Stored>& row,
                                           const row_share<Stored, Values, Keeps16>& share,
                                           typename row_share<Stored, Values>::bits chosen, int place,
@@ -184,29 +172,20 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   }
   const int best = min(plan.k, row.count);
   auto* columns = reinterpret_cast<std::int32_t*>(staged);
-  if (plan.sort_size) {
-    auto* keys = reinterpret_cast<std::uint64_t*>(staged);
-    for_marked(chosen, [&](int i) {
-      const int column = share.first_column() + i;
-      const std::uint32_t key = core::score_key(row.value(column), metric::inner_product);
-      keys[place++] = core::row_key(key, static_cast<std::uint32_t>(column));
-    });
-    for (int i = best + group.rank(); i < plan.sort_size; i += Group::kThreads) keys[i] = core::kNoRow;
-    group.sync();
-    sort_keys(group, keys, plan.sort_size);
-  } else {
-    write_marked<std::min(Group::kThreads, kWarp), Limited>(chosen, share.first_column(), columns, place, best);
-    group.sync();
+  write_marked<std::min(Group::kThreads, kWarp), Limited>(chosen, share.first_column(), columns, place, best);
+  const bool sorts = Sorts && plan.sort_size > 1;
+  if (sorts && best == 0) columns[0] = 0;  // a sort reads it
+  group.sync();
+  if (sorts) {
+    const row_entries<Stored> entries{shared_address(columns), shared_address(row.bytes), row.negated};
+    auto* keys = reinterpret_cast<std::uint32_t*>(staged + column_bytes<Group>(plan));
+    sort_columns<Values>(group, entries, best, plan.sort_size, keys);
   }
   if (index < 0) return;
-  const auto column_at = [&](int i) {
-    return plan.sort_size ? static_cast<int>(core::position_of(reinterpret_cast<const std::uint64_t*>(staged)[i]))
-                          : columns[i];
-  };
   const auto value_at = [&](int column) { return reinterpret_cast<const Stored*>(row.bytes)[column]; };
   const std::int64_t to = index * plan.k;
   auto* values = static_cast<Stored*>(plan.out.values);
-  if (plan.usual && plan.sort_size == 0) {
+  if (plan.usual) {
 #pragma unroll 1
     for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
       const int4 four = *reinterpret_cast<const int4*>(columns + i);
@@ -218,7 +197,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   if (plan.whole_words) {
 #pragma unroll 1
     for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
-      const int four[4] = {column_at(i), column_at(i + 1), column_at(i + 2), column_at(i + 3)};
+      const int four[4] = {columns[i], columns[i + 1], columns[i + 2], columns[i + 3]};
       write_columns(plan.out, to + i, four);
       if (values)
         store_four(values + to + i, value_at(four[0]), value_at(four[1]), value_at(four[2]), value_at(four[3]));
@@ -227,7 +206,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   }
 #pragma unroll 1
   for (int i = group.rank(); i < plan.k; i += Group::kThreads) {
-    const int column = i < best ? column_at(i) : 0;
+    const int column = i < best ? columns[i] : 0;
     write_index(plan.out, to + i, i < best ? begin + column : kNoColumn);
     if (values) values[to + i] = i < best ? value_at(column) : worst_value<Stored>(row.negated);
   }

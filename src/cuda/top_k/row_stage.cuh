@@ -12,8 +12,10 @@ namespace shortlist::cuda {
 constexpr std::int64_t kCopyUnit = 16;  // bytes, of a bulk copy
 
 enum class stage_mode : std::uint8_t {
-  packed,     // rows lie behind each other, at multiples of 16 bytes: several in one copy
-  units,      // the 16-byte units that a row touches; what precedes it comes along, and is a row's of the same matrix
+  packed,  // rows lie behind each other, at multiples of 16 bytes: several in one copy
+  dense,   // they lie behind each other, and begin anywhere: the same, and by threads what a copy must not bring
+  units,   // rows apart: the 16-byte units that a row touches; what precedes it comes along, and is a row's of the same
+           // matrix
   by_threads  // ragged rows: nothing outside them is read
 };
 
@@ -26,23 +28,32 @@ struct row_stage {
   std::int32_t value_bytes;
   stage_mode mode;
 
-  /// Bytes of shared memory before the first value of row `index`.
+  /// Bytes by which the first value of row `index` is behind a multiple of 16.
   __device__ __forceinline__ int lead_bytes(std::int64_t index) const {
-    if (mode != stage_mode::units) return 0;
-    return static_cast<int>(reinterpret_cast<std::uintptr_t>(data + index * stride_bytes) % kCopyUnit);
+    if (mode == stage_mode::packed || mode == stage_mode::by_threads) return 0;
+    return static_cast<int>((static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(data)) +
+                             static_cast<std::uint32_t>(index) * static_cast<std::uint32_t>(stride_bytes)) %
+                            kCopyUnit);
+  }
+  /// Where the first value of row first + r is in shared memory, of rows that were fetched from `first` on.
+  __device__ __forceinline__ int offset_bytes(std::int64_t first, int r) const {
+    return r * pitch_bytes + lead_bytes(mode == stage_mode::dense ? first : first + r);
   }
   /// Shared memory for `rows` rows, of which the last may be read up to `values` values; a multiple of 128.
   std::int64_t bytes_of(int rows, int values) const {
-    return ((rows - 1) * std::int64_t{pitch_bytes} + std::int64_t{values} * value_bytes + 127) / 128 * 128;
+    const std::int64_t brought = mode == stage_mode::dense ? 2 * kCopyUnit : 0;  // before the first, behind the last
+    return (brought + (rows - 1) * std::int64_t{pitch_bytes} + std::int64_t{values} * value_bytes + 127) / 128 * 128;
   }
   /// Columns that threads must hold for a row: its own, and those that may come along.
   std::int64_t columns_held() const {
-    return (row_bytes + (mode == stage_mode::units ? kCopyUnit - value_bytes : 0)) / value_bytes;
+    const bool aligned = mode == stage_mode::packed || mode == stage_mode::by_threads;
+    return (row_bytes + (aligned ? 0 : kCopyUnit - value_bytes)) / value_bytes;
   }
 
   /// Starts copying rows [first, first + rows); one thread calls it. @pre mode is not by_threads.
   __device__ __forceinline__ void fetch(std::int64_t first, int rows, unsigned char* to, std::uint64_t* barrier) const {
     if (mode == stage_mode::packed) return fetch_packed(first, rows, to, barrier);
+    if (mode == stage_mode::dense) return fetch_dense(first, rows, to, barrier);
     std::uint32_t all = 0;
     for (int r = 0; r < rows; r++) all += fetched_bytes(first + r);
     barrier_expect(barrier, all);
@@ -58,18 +69,73 @@ struct row_stage {
     barrier_expect(barrier, bytes);
     bulk_copy(to, data + first * row_bytes, bytes, barrier);
   }
-  /// Whether threads must copy row `index`: the copy engine must not bring ragged rows, and rows whose units leave the
-  /// matrix.
-  __device__ __forceinline__ bool needs_threads(std::int64_t index) const {
-    return mode == stage_mode::by_threads || (mode == stage_mode::units && fetched_bytes(index) == 0);
+  /// Copies what the engine must not bring of rows [first, first + rows): ragged rows, rows whose units leave the
+  /// matrix, and what dense ones have in a unit that does. @return whether there was any; then the threads must meet
+  /// before they read. The same for all threads.
+  __device__ __forceinline__ bool copy_rest(const core::top_k_request& request, std::int64_t first, int rows,
+                                            unsigned char* to, int thread, int threads) const {
+    if (mode == stage_mode::packed) return false;
+    if (mode == stage_mode::dense) {
+      const dense_copy copy = dense_copy_of(first, rows);
+      const bool any = copy.begin < copy.low || copy.end > copy.high;
+      if (any) copy_dense_ends(copy, to, thread, threads);
+      return any;
+    }
+    bool any = false;
+    for (int r = 0; r < rows; r++) {
+      if (mode == stage_mode::units && fetched_bytes(first + r) != 0) continue;
+      copy_row(request, first + r, to + offset_bytes(first, r), thread, threads);
+      any = true;
+    }
+    return any;
   }
-  /// Copies such a row; the threads must meet before they read.
-  __device__ __forceinline__ void copy(const core::top_k_request& request, std::int64_t index, unsigned char* to,
-                                       int thread, int threads) const {
+
+ private:
+  /// Rows behind each other: [begin, end), of which the engine brings [low, high).
+  struct dense_copy {
+    const unsigned char* begin;
+    const unsigned char* end;
+    const unsigned char* low;
+    const unsigned char* high;
+    int lead;
+  };
+  __device__ __forceinline__ dense_copy dense_copy_of(std::int64_t first, int rows) const {
+    dense_copy copy;
+    copy.begin = data + first * stride_bytes;
+    copy.end = copy.begin + rows * row_bytes;
+    copy.lead = lead_bytes(first);
+    copy.low = copy.begin - copy.lead;
+    if (copy.low < data) copy.low += kCopyUnit;
+    const auto over = static_cast<int>(reinterpret_cast<std::uintptr_t>(copy.end) % kCopyUnit);
+    copy.high = copy.end - over;
+    if (over != 0 && copy.high + kCopyUnit <= end) copy.high += kCopyUnit;
+    if (copy.high < copy.low) copy.high = copy.low;  // all in a unit or two: nothing
+    return copy;
+  }
+  __device__ __forceinline__ void fetch_dense(std::int64_t first, int rows, unsigned char* to,
+                                              std::uint64_t* barrier) const {
+    const dense_copy copy = dense_copy_of(first, rows);
+    const auto bytes = static_cast<std::uint32_t>(copy.high - copy.low);
+    barrier_expect(barrier, bytes);
+    if (bytes > 0) bulk_copy(to + (copy.low - copy.begin) + copy.lead, copy.low, bytes, barrier);
+  }
+  __device__ __noinline__ void copy_dense_ends(dense_copy copy, unsigned char* to, int thread, int threads) const {
+    to += copy.lead;
+    for (int b = thread * value_bytes; b < copy.end - copy.begin; b += threads * value_bytes) {
+      const unsigned char* from = copy.begin + b;
+      if (from >= copy.low && from < copy.high) continue;
+      if (value_bytes == 4) {
+        *reinterpret_cast<std::uint32_t*>(to + b) = *reinterpret_cast<const std::uint32_t*>(from);
+      } else {
+        *reinterpret_cast<std::uint16_t*>(to + b) = *reinterpret_cast<const std::uint16_t*>(from);
+      }
+    }
+  }
+  __device__ __forceinline__ void copy_row(const core::top_k_request& request, std::int64_t index, unsigned char* to,
+                                           int thread, int threads) const {
     const row_span span = span_of(request, index);
     const unsigned char* from = data + index * stride_bytes + span.begin * value_bytes;
     const auto count = static_cast<int>(span.count);
-    to += lead_bytes(index);
     if (value_bytes == 4) {
 #pragma unroll 8
       for (int c = thread; c < count; c += threads)
@@ -80,8 +146,6 @@ struct row_stage {
         reinterpret_cast<std::uint16_t*>(to)[c] = reinterpret_cast<const std::uint16_t*>(from)[c];
     }
   }
-
- private:
   __device__ __forceinline__ const unsigned char* units_of(std::int64_t index) const {
     return data + index * stride_bytes - lead_bytes(index);
   }
@@ -109,13 +173,17 @@ inline row_stage row_stage_of(const core::top_k_request& request, std::int64_t m
                   static_cast<std::int32_t>((row_bytes + 2 * kCopyUnit - 1) / kCopyUnit * kCopyUnit),
                   static_cast<std::int32_t>(value_bytes),
                   stage_mode::units};
+  const bool behind_each_other = stride_bytes == row_bytes;
   if (ragged) {
     stage.mode = stage_mode::by_threads;
-  } else if (stride_bytes == row_bytes && address % kCopyUnit == 0 && row_bytes % kCopyUnit == 0) {
+  } else if (behind_each_other && address % kCopyUnit == 0 && row_bytes % kCopyUnit == 0) {
     stage.mode = stage_mode::packed;
     stage.pitch_bytes = stage.row_bytes;
   } else if (stage.columns_held() > most_columns) {
     stage.mode = stage_mode::by_threads;
+  } else if (behind_each_other) {
+    stage.mode = stage_mode::dense;
+    stage.pitch_bytes = stage.row_bytes;
   }
   return stage;
 }

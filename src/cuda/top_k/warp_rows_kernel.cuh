@@ -17,7 +17,9 @@
 // kept 0.336 -> a queue instead of equal shares 0.330; bf16 0.69 -> its own values as numbers 0.36 -> four lanes a row
 // 0.30 -> a queue 0.26; 90 % ties 0.96 -> the tie of the row before is tried first 0.37. 2^20 x 512, k 64: 0.68 -> four
 // rows a warp, 64 values a lane 0.66 -> a queue 0.64. 2^20 x 768, k 128: 1.07 -> a queue, a warp a row 1.00. 65,536 x
-// 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159.
+// 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159. Sorted, 2^20 x 256, k 32: 64-bit keys
+// in shared memory 1.00 -> registers 0.43; bf16 1.08 -> 0.35. 2^20 x 255, k 32: a copy a row 0.74 -> one for eight
+// 0.55.
 #pragma once
 
 #include <algorithm>
@@ -56,8 +58,10 @@ struct warp_args {
 /// What else there is costs instructions that count here, so that the common requests have kernels of their own.
 enum class warp_rows_kind : std::uint8_t {
   packed,  // exact, k < cols, by ascending column, no mask; whole rows behind each other, at multiples of 16 bytes
-  plain,   // the same, of rows that begin anywhere
-  early,   // as packed, with an early stop or any k
+  sorted,  // the same, best first
+  plain,   // as packed, of rows that begin anywhere
+  plain_sorted,  // the same, best first
+  early,         // as packed, with an early stop or any k
   any
 };
 
@@ -70,15 +74,17 @@ constexpr int kMostWarps = Values == 64 && (sizeof(Stored) == 4 || Kind == warp_
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, warp_rows_kind Kind>
-constexpr bool kLists = (Kind <= warp_rows_kind::plain) && (Lanes == kWarp) && (Values > 32);
+constexpr bool kLists = (Kind <= warp_rows_kind::plain_sorted) && (Lanes == kWarp) && (Values > 32);
 
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kind>), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
-  constexpr bool kPacked = Kind == warp_rows_kind::packed || Kind == warp_rows_kind::early;
-  constexpr bool kPlain = Kind <= warp_rows_kind::plain;
+  constexpr bool kPacked = Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::early;
+  constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
   constexpr bool kSimple = Kind != warp_rows_kind::any;
+  constexpr bool kSorts =
+      Kind == warp_rows_kind::sorted || Kind == warp_rows_kind::plain_sorted || Kind == warp_rows_kind::any;
   constexpr bool kLimits = Kind == warp_rows_kind::early;  // of more marks than k the first ones are written
   const core::top_k_request& request = args.request;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -107,7 +113,6 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
   const bool fetches = kSimple || args.stage.mode != stage_mode::by_threads;
   output_plan output = args.output;
   if constexpr (kSimple) {
-    output.sort_size = 0;
     output.out.mask = nullptr;
   }
   queued_rows taken = queue.begin(fetches ? args.slots : 0, shares, fetch);
@@ -130,17 +135,14 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
     if (!kSimple && there) span = span_of(request, index);
     if (fetches) queue.wait(taken);
     if (!packed) {
-      bool copied = false;
-      for (int g = 0; g < kGroups; g++) {
-        if (first + g >= rows || !args.stage.needs_threads(first + g)) continue;
-        args.stage.copy(request, first + g, rows_bytes + g * args.stage.pitch_bytes, lane, kWarp);
-        copied = true;
-      }
-      if (copied) __syncwarp();
+      const auto fetched = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
+      if (args.stage.copy_rest(request, first, fetched, rows_bytes, lane, kWarp)) __syncwarp();
     }
     const int lead_bytes = packed ? 0 : args.stage.lead_bytes(first + group_index);
-    const staged_row<Stored> row{rows_bytes + group_index * args.stage.pitch_bytes + lead_bytes,
-                                 static_cast<int>(span.count), request.options.order == order::smallest,
+    const int offset_bytes =
+        packed ? group_index * args.stage.pitch_bytes : args.stage.offset_bytes(first, group_index);
+    const staged_row<Stored> row{rows_bytes + offset_bytes, static_cast<int>(span.count),
+                                 request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
     const row_share<Stored, Values, true> share(row, group.rank(), units);
     bool tries = false;
@@ -155,7 +157,8 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
           auto* list = reinterpret_cast<std::int32_t*>(staged);
           write_marked<Lanes>(better, share.first_column(), list, before);
           __syncwarp();
-          write_listed(row, list, {count, args.search.k, least}, each, output.out, index * args.search.k, [] {});
+          write_listed(row, list, {count, args.search.k, least}, each, kSorts, output.out, index * args.search.k,
+                       [] {});
           threshold.hit(count, args.candidates.aim);
           __syncwarp();
           done();
@@ -191,7 +194,7 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
       }
       chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
     }
-    write_row<kLimits>(group, output, row, share, chosen, place, index, span.begin, staged);
+    write_row<kLimits, kSorts>(group, output, row, share, chosen, place, index, span.begin, staged);
     if constexpr (kLists<Values, Lanes, Kind>) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
@@ -206,7 +209,8 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   constexpr int kGroups = kWarp / Lanes;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
   if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
-  args.staged_bytes = static_cast<std::int32_t>(std::max(staged_bytes(args.output), args.candidates.bytes()));
+  args.staged_bytes =
+      static_cast<std::int32_t>(std::max(staged_bytes<lane_group<Lanes>>(args.output), args.candidates.bytes()));
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
   const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
   // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
@@ -223,6 +227,45 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
                          .threads = static_cast<int>(warps) * kWarp,
                          .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each};
   launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
+}
+
+constexpr std::int64_t kManyRows = 1 << 18;  // fewer of them end sooner in smaller steps
+
+/// Which shape of the kernel a request gets.
+template <class Stored, warp_rows_kind Kind>
+void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocessors) {
+  const std::int64_t columns = args.stage.columns_held();
+  constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
+  constexpr bool kSimple = Kind != warp_rows_kind::any && Kind != warp_rows_kind::plain_sorted;  // worth all shapes
+  constexpr int kLanes = Kind == warp_rows_kind::any ? 8 : 4;
+  if (columns <= 64) return launch_warp_rows_of<Stored, 64 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
+  if (columns <= 128) return launch_warp_rows_of<Stored, 128 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
+  if constexpr (kPlain && sizeof(Stored) == 2) {  // half the registers: twice the values a lane
+    if (columns <= 256) return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+    if (columns <= 512) return launch_warp_rows_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
+    if (columns <= 1024) return launch_warp_rows_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
+  } else {
+    constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
+    constexpr int kFewOfWide = kPlain ? 96 : kFewEntries;
+    if constexpr (kSimple)
+      if (columns <= 256 && args.search.k <= 64 && args.request.matrix.rows >= kManyRows)
+        return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+    if (columns <= 256) return launch_warp_rows_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
+    if constexpr (kPlain)
+      if (columns <= 384 && args.search.k <= kFewEntries)
+        return launch_warp_rows_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
+    if constexpr (kSimple)
+      if (columns <= 512 && args.search.k <= kFewOfWide)
+        return launch_warp_rows_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
+    if (columns <= 512) return launch_warp_rows_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
+    if constexpr (kSimple)
+      if (columns <= 768 && args.search.k <= kFewOfWide)
+        return launch_warp_rows_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
+    if constexpr (kSimple)
+      if (columns <= 768) return launch_warp_rows_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
+    if (columns <= 1024) return launch_warp_rows_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
+  }
+  launch_warp_rows_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
 }
 
 /// What the kernel needs of a request, but for what its shape decides.
