@@ -2,8 +2,8 @@
 // threads that each sort a piece in their registers.
 //
 // Groups of a power of two of lanes sort side by side, and run in step. What a lane holds is one piece of the order:
-// key r of lane l has place l * Each + r, so that most comparisons are between a lane's own keys, two instructions each,
-// and of `lanes` lanes only log2(lanes) * (log2(lanes) + 1) / 2 steps need another's.
+// key r of lane l has place l * Each + r, so that most comparisons are between a lane's own keys, two instructions
+// each, and of `lanes` lanes only log2(lanes) * (log2(lanes) + 1) / 2 steps need another's.
 #pragma once
 
 #include <cstdint>

@@ -48,6 +48,8 @@ enum class row_kind : std::uint8_t {
   any
 };
 
+constexpr int kMostSorted = 8;  // entries of a lane that one warp sorts in registers while the others wait
+
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __grid_constant__ block_args args) {
   constexpr bool kPlain = Kind != row_kind::any;
@@ -133,7 +135,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     } else {
       chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
     }
-    write_row<false, kSorts>(group, args.output, row, share, chosen, place, index, span.begin, staged);
+    write_row<false, kSorts ? kMostSorted : 0>(group, args.output, row, share, chosen, place, index, span.begin,
+                                               staged);
     if constexpr (kLists) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
@@ -146,7 +149,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
 template <int Threads>
 std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t columns) {
   return kStartBytes + row_stage_of(request, core::kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
-         std::max(staged_bytes<block_group<Threads>>(output_plan_of(request)),
+         std::max(staged_bytes<block_group<Threads>, kMostSorted>(output_plan_of(request)),
                   candidate_plan_of(request, kListedShare).bytes());
 }
 

@@ -34,16 +34,17 @@ inline output_plan output_plan_of(const core::top_k_request& request) {
 }
 
 /// Bytes of shared memory that the columns of one row need on their way out, and all that a group needs to write it;
-/// multiples of 16.
-template <class Group>
+/// multiples of 16. @tparam MostEach see row_sort.cuh; 0: the kernel never sorts.
+template <class Group, int MostEach>
 __host__ __device__ std::int64_t column_bytes(const output_plan& plan) {
   if (plan.out.mask) return 0;
-  const std::int64_t words = plan.sort_size > 1 ? sorted_column_words<Group>(plan.sort_size) : plan.k;
+  const std::int64_t words = plan.sort_size > 1 ? sorted_column_words<Group, MostEach>(plan.sort_size) : plan.k;
   return (4 * words + 15) / 16 * 16;
 }
-template <class Group>
+template <class Group, int MostEach>
 std::int64_t staged_bytes(const output_plan& plan) {
-  return column_bytes<Group>(plan) + (plan.sort_size > 1 ? 4 * sort_words<Group>(plan.sort_size) : 0);
+  return column_bytes<Group, MostEach>(plan) +
+         (plan.sort_size > 1 ? 4 * sort_words<Group, MostEach>(plan.sort_size) : 0);
 }
 
 /// Calls f(i) for each marked bit i, ascending.
@@ -145,8 +146,8 @@ __device__ __forceinline__ void store_four(Stored* to, Stored a, Stored b, Store
 /// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
 /// @param staged staged_bytes() of shared memory, the group's own.
 /// @tparam Limited there may be more than k of them, of which the first are written; not where they are sorted.
-/// @tparam Sorts whether the plan may ask for the best first.
-template <bool Limited, bool Sorts, class Group, class Stored, int Values, bool Keeps16>
+/// @tparam MostEach as above.
+template <bool Limited, int MostEach, class Group, class Stored, int Values, bool Keeps16>
 __device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row<Stored>& row,
                                           const row_share<Stored, Values, Keeps16>& share,
                                           typename row_share<Stored, Values>::bits chosen, int place,
@@ -173,13 +174,15 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   const int best = min(plan.k, row.count);
   auto* columns = reinterpret_cast<std::int32_t*>(staged);
   write_marked<std::min(Group::kThreads, kWarp), Limited>(chosen, share.first_column(), columns, place, best);
-  const bool sorts = Sorts && plan.sort_size > 1;
+  const bool sorts = MostEach > 0 && plan.sort_size > 1;
   if (sorts && best == 0) columns[0] = 0;  // a sort reads it
   group.sync();
-  if (sorts) {
-    const row_entries<Stored> entries{shared_address(columns), shared_address(row.bytes), row.negated};
-    auto* keys = reinterpret_cast<std::uint32_t*>(staged + column_bytes<Group>(plan));
-    sort_columns<Values>(group, entries, best, plan.sort_size, keys);
+  if constexpr (MostEach > 0) {
+    if (sorts) {
+      const row_entries<Stored> entries{shared_address(columns), shared_address(row.bytes), row.negated};
+      auto* keys = reinterpret_cast<std::uint32_t*>(staged + column_bytes<Group, MostEach>(plan));
+      sort_columns<Values, MostEach>(group, entries, best, plan.sort_size, keys);
+    }
   }
   if (index < 0) return;
   const auto value_at = [&](int column) { return reinterpret_cast<const Stored*>(row.bytes)[column]; };

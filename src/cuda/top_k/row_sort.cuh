@@ -301,8 +301,7 @@ __device__ __forceinline__ void sort_rest_by(Group& group, const Entries& entrie
 template <int Lanes, int Each, class Entries>
 __device__ __noinline__ void sort_rest(Entries entries, int count) {
   lane_group<Lanes> group;
-  sort_rest_by(group, entries, count,
-               [&](sort_part part) { sort_in_registers<Lanes, Each>(entries, count, part); });
+  sort_rest_by(group, entries, count, [&](sort_part part) { sort_in_registers<Lanes, Each>(entries, count, part); });
 }
 
 /// Sorts the entries of each group of lanes in registers by all of their keys, as sort_in_registers does by a part.
@@ -320,42 +319,42 @@ __device__ __noinline__ void sort_whole_in_memory(Group group, Entries entries, 
   if (sort(sort_part::widest)) sort_rest_by(group, entries, count, sort);
 }
 
-// Entries of a lane that are sorted in registers.
-constexpr int kMostEach = 32;
-constexpr int kLeastEach = 4;       // of fewer lanes than a warp
-constexpr int kMostEachOfBlock = 8;  // by one warp of a block; of more, all its warps sort a part in memory
+constexpr int kLeastEach = 4;  // entries of a lane, of fewer lanes than a warp
 
 template <class Group>
 constexpr int kSortingLanes = Group::kThreads < kWarp ? Group::kThreads : kWarp;
 
-/// Whether groups of so many threads sort `size` entries in registers.
-template <class Group>
+// `MostEach` is how many entries of a lane a kernel sorts in registers; of more, all threads sort a part in memory.
+
+template <class Group, int MostEach>
 constexpr bool sorts_in_registers(int size) {
-  return size <= kSortingLanes<Group> * (Group::kThreads > kWarp ? kMostEachOfBlock : kMostEach);
+  return size <= kSortingLanes<Group> * MostEach;
 }
 
 /// Shared memory that a group needs to order `size` entries, in words: their columns, and what sorts them in memory.
-template <class Group>
+template <class Group, int MostEach>
 constexpr std::int64_t sorted_column_words(int size) {
-  if (!sorts_in_registers<Group>(size)) return size;
+  if (!sorts_in_registers<Group, MostEach>(size)) return size;
   return std::max(size, Group::kThreads < kWarp ? kLeastEach * Group::kThreads : kWarp);
 }
-template <class Group>
+template <class Group, int MostEach>
 constexpr std::int64_t sort_words(int size) {
-  return sorts_in_registers<Group>(size) ? 0 : std::max(size, kSortedPiece<Group>);
+  return sorts_in_registers<Group, MostEach>(size) ? 0 : std::max(size, kSortedPiece<Group>);
 }
 
 /// Orders a group's chosen columns by their values, best first. All that run in step call it, after they met, and meet
 /// again.
-/// @tparam Values no more of a thread's columns are chosen on average. @param size a power of two that holds all counts.
+/// @tparam Values no more of a thread's columns are chosen on average. @param size a power of two that holds all
+/// counts.
 /// @param keys sort_words() of shared memory.
-template <int Values, class Stored, class Group>
+template <int Values, int MostEach, class Stored, class Group>
 __device__ __forceinline__ void sort_columns(Group& group, const row_entries<Stored>& entries, int count, int size,
                                              std::uint32_t* keys) {
   constexpr int kLanes = kSortingLanes<Group>;
   constexpr bool kBlock = Group::kThreads > kWarp;
-  constexpr int kMost = kBlock ? kMostEachOfBlock : std::min(kMostEach, static_cast<int>(std::bit_ceil(0u + Values)));
-  const auto sort = [&](auto each) {
+  constexpr int kMost = kBlock ? MostEach : std::min(MostEach, static_cast<int>(std::bit_ceil(0u + Values)));
+  static_assert(kMost >= 8 && kMost <= 32);
+  const auto sort = [&](auto each) {  // in a block one warp does
     if (!kBlock || threadIdx.x < kWarp) sort_whole<kLanes, decltype(each)::value>(entries, count);
     if (kBlock) group.sync();
   };
@@ -369,7 +368,7 @@ __device__ __forceinline__ void sort_columns(Group& group, const row_entries<Sto
     if (size <= 16 * kLanes) return sort(std::integral_constant<int, 16>());
   if constexpr (kMost >= 32)
     if (size <= 32 * kLanes) return sort(std::integral_constant<int, 32>());
-  if constexpr (kBlock || Values > kMostEach) {
+  if constexpr (kBlock || Values > MostEach) {
     constexpr int kLeast = kSortedPiece<Group>;
     sort_whole_in_memory(group, entries, count, keys, max(size, kLeast));
   }

@@ -72,6 +72,14 @@ constexpr int kMostWarps = Values == 64 && (sizeof(Stored) == 4 || Kind == warp_
                            : Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16)       ? 20
                                                                                                   : 24;
 
+/// Entries of a lane that are sorted in registers: more where sorted rows are the common ones, for each takes room in
+/// the library.
+template <warp_rows_kind Kind>
+constexpr int kMostSorted = Kind == warp_rows_kind::sorted         ? 32
+                            : Kind == warp_rows_kind::plain_sorted ? 16
+                            : Kind == warp_rows_kind::any          ? 8
+                                                                   : 0;
+
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, warp_rows_kind Kind>
 constexpr bool kLists = (Kind <= warp_rows_kind::plain_sorted) && (Lanes == kWarp) && (Values > 32);
@@ -83,8 +91,7 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
   constexpr bool kPacked = Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::early;
   constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
   constexpr bool kSimple = Kind != warp_rows_kind::any;
-  constexpr bool kSorts =
-      Kind == warp_rows_kind::sorted || Kind == warp_rows_kind::plain_sorted || Kind == warp_rows_kind::any;
+  constexpr int kSorted = kMostSorted<Kind>;
   constexpr bool kLimits = Kind == warp_rows_kind::early;  // of more marks than k the first ones are written
   const core::top_k_request& request = args.request;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -157,7 +164,7 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
           auto* list = reinterpret_cast<std::int32_t*>(staged);
           write_marked<Lanes>(better, share.first_column(), list, before);
           __syncwarp();
-          write_listed(row, list, {count, args.search.k, least}, each, kSorts, output.out, index * args.search.k,
+          write_listed(row, list, {count, args.search.k, least}, each, kSorted > 0, output.out, index * args.search.k,
                        [] {});
           threshold.hit(count, args.candidates.aim);
           __syncwarp();
@@ -194,7 +201,7 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
       }
       chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
     }
-    write_row<kLimits, kSorts>(group, output, row, share, chosen, place, index, span.begin, staged);
+    write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged);
     if constexpr (kLists<Values, Lanes, Kind>) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
@@ -209,8 +216,8 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   constexpr int kGroups = kWarp / Lanes;
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
   if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
-  args.staged_bytes =
-      static_cast<std::int32_t>(std::max(staged_bytes<lane_group<Lanes>>(args.output), args.candidates.bytes()));
+  args.staged_bytes = static_cast<std::int32_t>(
+      std::max(staged_bytes<lane_group<Lanes>, kMostSorted<Kind>>(args.output), args.candidates.bytes()));
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
   const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
   // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
