@@ -81,7 +81,11 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
     const row_span span = span_of(request, index);
     if (fetches) barrier_wait(barrier, turn & 1);
-    if (args.stage.copy_rest(request, index, 1, row_bytes, static_cast<int>(threadIdx.x), Threads)) __syncthreads();
+    if (args.stage.has_rest(index, 1)) {
+      __syncthreads();  // the row before is no longer read
+      args.stage.copy_rest(request, index, 1, row_bytes, static_cast<int>(threadIdx.x), Threads);
+      __syncthreads();
+    }
     const int lead_bytes = args.stage.lead_bytes(index);
     const staged_row<Stored> row{row_bytes + lead_bytes, static_cast<int>(span.count),
                                  request.options.order == order::smallest,

@@ -69,25 +69,24 @@ struct row_stage {
     barrier_expect(barrier, bytes);
     bulk_copy(to, data + first * row_bytes, bytes, barrier);
   }
-  /// Copies what the engine must not bring of rows [first, first + rows): ragged rows, rows whose units leave the
-  /// matrix, and what dense ones have in a unit that does. @return whether there was any; then the threads must meet
-  /// before they read. The same for all threads.
-  __device__ __forceinline__ bool copy_rest(const core::top_k_request& request, std::int64_t first, int rows,
-                                            unsigned char* to, int thread, int threads) const {
+  /// Whether threads must bring a part of rows [first, first + rows): ragged rows, rows whose units leave the matrix,
+  /// and what dense ones have in a unit that does. The same for all threads.
+  __device__ __forceinline__ bool has_rest(std::int64_t first, int rows) const {
     if (mode == stage_mode::packed) return false;
-    if (mode == stage_mode::dense) {
-      const dense_copy copy = dense_copy_of(first, rows);
-      const bool any = copy.begin < copy.low || copy.end > copy.high;
-      if (any) copy_dense_ends(copy, to, thread, threads);
-      return any;
-    }
+    if (mode == stage_mode::by_threads) return true;
+    if (mode == stage_mode::dense) return dense_copy_of(first, rows).has_ends();
     bool any = false;
+    for (int r = 0; r < rows; r++) any |= fetched_bytes(first + r) == 0;
+    return any;
+  }
+  /// Brings it; the threads must meet before they read.
+  __device__ __forceinline__ void copy_rest(const core::top_k_request& request, std::int64_t first, int rows,
+                                            unsigned char* to, int thread, int threads) const {
+    if (mode == stage_mode::dense) return copy_dense_ends(dense_copy_of(first, rows), to, thread, threads);
     for (int r = 0; r < rows; r++) {
       if (mode == stage_mode::units && fetched_bytes(first + r) != 0) continue;
       copy_row(request, first + r, to + offset_bytes(first, r), thread, threads);
-      any = true;
     }
-    return any;
   }
 
  private:
@@ -98,6 +97,8 @@ struct row_stage {
     const unsigned char* low;
     const unsigned char* high;
     int lead;
+
+    __device__ __forceinline__ bool has_ends() const { return begin < low || end > high; }
   };
   __device__ __forceinline__ dense_copy dense_copy_of(std::int64_t first, int rows) const {
     dense_copy copy;

@@ -67,10 +67,11 @@ enum class warp_rows_kind : std::uint8_t {
 
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
-constexpr int kMostWarps = Values == 64 && (sizeof(Stored) == 4 || Kind == warp_rows_kind::early) ? 12
-                           : Values == 48                                                         ? 16
-                           : Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16)       ? 20
-                                                                                                  : 24;
+constexpr int kMostWarps = Values == 64 && sizeof(Stored) == 4 && Kind == warp_rows_kind::sorted    ? 16
+                           : Values == 64 && (sizeof(Stored) == 4 || Kind == warp_rows_kind::early) ? 12
+                           : Values == 48                                                           ? 16
+                           : Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16)         ? 20
+                                                                                                    : 24;
 
 /// Entries of a lane that are sorted in registers: more where sorted rows are the common ones, for each takes room in
 /// the library.
@@ -143,7 +144,10 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
     if (fetches) queue.wait(taken);
     if (!packed) {
       const auto fetched = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
-      if (args.stage.copy_rest(request, first, fetched, rows_bytes, lane, kWarp)) __syncwarp();
+      if (args.stage.has_rest(first, fetched)) {
+        args.stage.copy_rest(request, first, fetched, rows_bytes, lane, kWarp);
+        __syncwarp();
+      }
     }
     const int lead_bytes = packed ? 0 : args.stage.lead_bytes(first + group_index);
     const int offset_bytes =
