@@ -20,7 +20,7 @@ target_compile_options(shortlist_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Werror=all-warnings --expt-relaxed-constexpr -lineinfo
   -Xcompiler=-Wall,-Wextra,-Wshadow=local,-Werror,-ffp-contract=off>)
 
-# Half the size of the library, in the time of the default, where nvcc knows it.
+# A quarter of the library's size, in the time of the default, where nvcc knows it.
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
   target_compile_options(shortlist_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
 endif()

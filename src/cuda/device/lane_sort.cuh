@@ -18,11 +18,11 @@ __device__ __forceinline__ void order_two(std::uint32_t& first, std::uint32_t& s
   second = larger;
 }
 
-/// Makes a lane's keys ascend that rise and then fall, or fall and then rise.
+/// Makes each run of a lane's keys ascend that rises and then falls, or falls and then rises.
 template <int Each>
-__device__ __forceinline__ void merge_registers(std::uint32_t (&keys)[Each]) {
+__device__ __forceinline__ void merge_registers(std::uint32_t (&keys)[Each], int run = Each) {
 #pragma unroll
-  for (int apart = Each / 2; apart > 0; apart /= 2) {
+  for (int apart = run / 2; apart > 0; apart /= 2) {
 #pragma unroll
     for (int i = 0; i < Each; i++)
       if ((i & apart) == 0) order_two(keys[i], keys[i + apart]);
@@ -37,12 +37,7 @@ __device__ __forceinline__ void sort_registers(std::uint32_t (&keys)[Each]) {
 #pragma unroll
     for (int i = 0; i < Each; i++)
       if ((i & (run / 2)) == 0) order_two(keys[i], keys[i ^ (run - 1)]);
-#pragma unroll
-    for (int apart = run / 4; apart > 0; apart /= 2) {
-#pragma unroll
-      for (int i = 0; i < Each; i++)
-        if ((i & apart) == 0) order_two(keys[i], keys[i + apart]);
-    }
+    merge_registers(keys, run / 2);
   }
 }
 
@@ -87,16 +82,18 @@ __device__ __forceinline__ void sort_lanes(std::uint32_t (&keys)[Each]) {
 
 constexpr int kPieceEach = 8;  // keys of a lane, of what sort_in_shared sorts in registers at once
 
-/// Keys that sort_in_shared sorts at once with so many threads a group.
+/// Lanes of a group that sort together, and keys that each such set of sort_in_shared sorts at once.
 template <class Group>
-constexpr int kSortedPiece = (Group::kThreads < kWarp ? Group::kThreads : kWarp) * kPieceEach;
+constexpr int kSortingLanes = Group::kThreads < kWarp ? Group::kThreads : kWarp;
+template <class Group>
+constexpr int kSortedPiece = kSortingLanes<Group>* kPieceEach;
 
 /// Sorts keys[0, size) in shared memory. All that run in step call it, after they met; they meet at its end.
 /// @param size a power of two, a piece or more. @param keys at a multiple of 16 bytes.
 template <class Group>
 __device__ __forceinline__ void sort_in_shared(Group& group, std::uint32_t* keys, int size) {
   constexpr int kPiece = kSortedPiece<Group>;
-  constexpr int kLanes = kPiece / kPieceEach;
+  constexpr int kLanes = kSortingLanes<Group>;
   const int rank = group.rank();
   const auto each_piece = [&](auto in_registers) {
 #pragma unroll 1

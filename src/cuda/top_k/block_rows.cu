@@ -107,11 +107,11 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
           write_marked<kWarp>(better, share.first_column(), list, before);
           __syncthreads();
           if (threadIdx.x / kWarp == turn % group_type::kWarps) {  // the others go on to the next row
-            write_listed(row, list, {count, args.search.k, least}, each, kSorts, args.output.out, index * args.search.k,
-                         [&] {
-                           __syncwarp();
-                           if (threadIdx.x % kWarp == 0) fetch_next();
-                         });
+            write_listed<kSorts>(row, list, {count, args.search.k, least}, each, args.output.out, index * args.search.k,
+                                 [&] {
+                                   __syncwarp();
+                                   if (threadIdx.x % kWarp == 0) fetch_next();
+                                 });
           }
           threshold.hit(count, args.candidates.aim);
           continue;

@@ -35,8 +35,7 @@ __host__ __device__ constexpr int sorted_each(int candidates) {
   return candidates <= 8 * kWarp ? 8 : kMostListed / kWarp;
 }
 
-/// For exact rows. @param share of a row's columns: a list of more than one in so many is no
-/// shorter way.
+/// For exact rows. @param share of a row's columns: a list of more than one in so many is no shorter way.
 inline candidate_plan candidate_plan_of(const core::top_k_request& request, int share) {
   if (request.out.mask) return {};
   const auto k = static_cast<float>(request.options.k);
@@ -200,6 +199,13 @@ struct candidate_search {
   int count;    // candidates in the list
   int k;        // no more
   float least;  // they reach it
+
+  __device__ __forceinline__ float beyond() const { return static_cast<float>(count - k) + 0.5f; }
+  /// Corrects how far it is from one value to the next, by where the border was found.
+  __device__ __forceinline__ void learn(float border, float& each) const {
+    const float learned = __fmaf_rn(kFollow, (border - least) * near_reciprocal(beyond()) - each, each);
+    if (count > k && fabsf(learned) < INFINITY) each = learned;
+  }
 };
 
 template <int Each, class Stored, class Taken>
@@ -217,11 +223,9 @@ __device__ __forceinline__ void write_listed_by(const staged_row<Stored>& row, c
   for (int e = 0; e < Each; e++)
     if (lane + e * kWarp >= search.count) values[e] = -INFINITY;
   taken();
-  const float beyond = static_cast<float>(search.count - search.k) + 0.5f;
-  const float near = __fmaf_rn(beyond, each, search.least);
+  const float near = __fmaf_rn(search.beyond(), each, search.least);
   const candidate_border border = border_of(values, search.count, search.k, near, search.least, each);
-  const float learned = __fmaf_rn(kFollow, (border.from - search.least) * near_reciprocal(beyond) - each, each);
-  if (search.count > search.k && fabsf(learned) < INFINITY) each = learned;
+  search.learn(border.from, each);
   write_chosen<Stored>(values, columns, border, search.k, row.negated, out, to);
 }
 
@@ -250,10 +254,7 @@ __device__ __forceinline__ void write_listed_sorted(const staged_row<Stored>& ro
     return value;
   };
   const float border = core::widen(stored_at(static_cast<std::uint32_t>(search.k - 1)));
-  const float beyond = static_cast<float>(search.count - search.k) + 0.5f;
-  const float apart = (row.negated ? -border : border) - search.least;
-  const float learned = __fmaf_rn(kFollow, apart * near_reciprocal(beyond) - each, each);
-  if (search.count > search.k && fabsf(learned) < INFINITY) each = learned;
+  search.learn(row.negated ? -border : border, each);
 #pragma unroll 1
   for (auto i = lane; i < static_cast<std::uint32_t>(search.k); i += kWarp)
     write_entry(out, to + i, stored_at(i), entries.column(i));
@@ -262,20 +263,21 @@ __device__ __forceinline__ void write_listed_sorted(const staged_row<Stored>& ro
 /// Writes the k best of the columns in a list, ascending or best first. A warp calls it.
 /// @param each from one value to the next, between the threshold and the border; learned from row to row.
 /// @param to the place of the row's first entry. @param taken is called when the row is no longer read.
-template <class Stored, class Taken>
+template <bool Sorted, class Stored, class Taken>
 __device__ __forceinline__ void write_listed(const staged_row<Stored>& row, const std::int32_t* list,
-                                             const candidate_search& search, float& each, bool sorted,
-                                             const top_k_output& out, std::int64_t to, Taken taken) {
-  if (sorted) {
+                                             const candidate_search& search, float& each, const top_k_output& out,
+                                             std::int64_t to, Taken taken) {
+  if constexpr (Sorted) {
     const int most = sorted_each(search.count);
     if (most == 2) return write_listed_sorted<2>(row, list, search, each, out, to, taken);
     if (most == 4) return write_listed_sorted<4>(row, list, search, each, out, to, taken);
     if (most == 8) return write_listed_sorted<8>(row, list, search, each, out, to, taken);
-    return write_listed_sorted<kMostListed / kWarp>(row, list, search, each, out, to, taken);
+    write_listed_sorted<kMostListed / kWarp>(row, list, search, each, out, to, taken);
+  } else {
+    if (search.count <= 4 * kWarp) return write_listed_by<4>(row, list, search, each, out, to, taken);
+    if (search.count <= 8 * kWarp) return write_listed_by<8>(row, list, search, each, out, to, taken);
+    write_listed_by<kMostListed / kWarp>(row, list, search, each, out, to, taken);
   }
-  if (search.count <= 4 * kWarp) return write_listed_by<4>(row, list, search, each, out, to, taken);
-  if (search.count <= 8 * kWarp) return write_listed_by<8>(row, list, search, each, out, to, taken);
-  write_listed_by<kMostListed / kWarp>(row, list, search, each, out, to, taken);
 }
 
 }  // namespace shortlist::cuda

@@ -47,16 +47,6 @@ std::int64_t staged_bytes(const output_plan& plan) {
          (plan.sort_size > 1 ? 4 * sort_words<Group, MostEach>(plan.sort_size) : 0);
 }
 
-/// Calls f(i) for each marked bit i, ascending.
-template <class Bits, class F>
-__device__ __forceinline__ void for_marked(Bits marks, F f) {
-  if constexpr (sizeof(Bits) == 8) {
-    for (; marks; marks &= marks - 1) f(__ffsll(static_cast<long long>(marks)) - 1);
-  } else {
-    for (; marks; marks &= marks - 1) f(__ffs(static_cast<int>(marks)) - 1);
-  }
-}
-
 constexpr int kManyMarks = 12;         // of a lane: equal values crowd where the row begins
 constexpr int kManyLimitedMarks = 24;  // the same where a bracket's values are taken from the row's beginning
 constexpr int kFewCrowded = 3;         // lanes of a warp, beyond one a row

@@ -17,6 +17,7 @@
 namespace shortlist::cuda {
 
 /// How far a value is behind the best that there can be; NaN most, both zeros alike. Of as many bits as the value.
+/// Of fp32 it is ~key_of_value(), without a branch or a predicate: 5 instructions instead of 7.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t behind(std::uint32_t bits, bool negated) {
   constexpr std::uint32_t kSign = 1u << (8 * sizeof(Stored) - 1);
@@ -72,12 +73,8 @@ struct row_entries {
   __device__ __forceinline__ std::uint32_t behind_at(std::uint32_t i) const {
     return behind<stored>(value_bits(column(i)), negated);
   }
-  /// Puts entry i + 1 first if it is better; whether it was.
-  __device__ __forceinline__ bool order_at(std::uint32_t i) const {
-    if (behind_at(i) <= behind_at(i + 1)) return false;
-    swap_words(columns + i * 4);
-    return true;
-  }
+  /// Exchanges entry i and the next.
+  __device__ __forceinline__ void swap(std::uint32_t i) const { swap_words(columns + i * 4); }
   /// How far entries places[e] are behind, in place of them.
   template <int Each>
   __device__ __forceinline__ void load(std::uint32_t (&places)[Each]) const {
@@ -115,11 +112,9 @@ struct listed_entries {
   __device__ __forceinline__ std::uint32_t behind_at(std::uint32_t i) const {
     return behind<stored>(value_bits(i), negated);
   }
-  __device__ __forceinline__ bool order_at(std::uint32_t i) const {
-    if (behind_at(i) <= behind_at(i + 1)) return false;
+  __device__ __forceinline__ void swap(std::uint32_t i) const {
     swap_words(columns + i * 4);
     swap_words(bits + i * 4);
-    return true;
   }
   template <int Each>
   __device__ __forceinline__ void load(std::uint32_t (&places)[Each]) const {
@@ -275,6 +270,14 @@ __device__ __noinline__ bool sort_in_memory(Group group, Entries entries, int co
 
 constexpr int kExchanges = 3;  // rounds, between neighbours
 
+/// Puts entry i + 1 first if it is better; whether it was.
+template <class Entries>
+__device__ __forceinline__ bool order_at(const Entries& entries, std::uint32_t i) {
+  if (entries.behind_at(i) <= entries.behind_at(i + 1)) return false;
+  entries.swap(i);
+  return true;
+}
+
 /// Ends what a sort by the widest part left in doubt: orders neighbours by all of their keys, or, if a few rounds did
 /// not end that, sorts by the lower bits and then by the upper. Equal entries never pass each other.
 /// @param sort(part) sorts by a part.
@@ -287,7 +290,7 @@ __device__ __forceinline__ void sort_rest_by(Group& group, const Entries& entrie
     for (int parity = 0; parity < 2; parity++) {
 #pragma unroll 1
       for (int i = 2 * group.rank() + parity; i + 1 < count; i += 2 * Group::kThreads)
-        swapped |= entries.order_at(static_cast<std::uint32_t>(i));
+        swapped |= order_at(entries, static_cast<std::uint32_t>(i));
       group.sync();
     }
     if (group.all(group.largest(swapped ? 1u : 0u) == 0)) return group.sync();
@@ -320,9 +323,6 @@ __device__ __noinline__ void sort_whole_in_memory(Group group, Entries entries, 
 }
 
 constexpr int kLeastEach = 4;  // entries of a lane, of fewer lanes than a warp
-
-template <class Group>
-constexpr int kSortingLanes = Group::kThreads < kWarp ? Group::kThreads : kWarp;
 
 // `MostEach` is how many entries of a lane a kernel sorts in registers; of more, all threads sort a part in memory.
 

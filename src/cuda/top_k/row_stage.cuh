@@ -24,7 +24,7 @@ struct row_stage {
   const unsigned char* end;   // of the last row
   std::int64_t stride_bytes;  // from row to row in the matrix
   std::int32_t row_bytes;
-  std::int32_t pitch_bytes;  // from row to row in shared memory; a multiple of 16
+  std::int32_t pitch_bytes;  // from row to row in shared memory; a multiple of 16, but for dense rows
   std::int32_t value_bytes;
   stage_mode mode;
 

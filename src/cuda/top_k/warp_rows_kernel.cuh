@@ -74,12 +74,12 @@ constexpr int kMostWarps = Values == 64 && sizeof(Stored) == 4 && Kind == warp_r
                                                                                                     : 24;
 
 /// Entries of a lane that are sorted in registers: more where sorted rows are the common ones, for each takes room in
-/// the library.
-template <warp_rows_kind Kind>
-constexpr int kMostSorted = Kind == warp_rows_kind::sorted         ? 32
-                            : Kind == warp_rows_kind::plain_sorted ? 16
-                            : Kind == warp_rows_kind::any          ? 8
-                                                                   : 0;
+/// the library; 0: kinds that write by ascending column.
+constexpr int most_sorted(warp_rows_kind kind) {
+  if (kind == warp_rows_kind::sorted) return 32;
+  if (kind == warp_rows_kind::plain_sorted) return 16;
+  return kind == warp_rows_kind::any ? 8 : 0;
+}
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, warp_rows_kind Kind>
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
   constexpr bool kPacked = Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::early;
   constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
   constexpr bool kSimple = Kind != warp_rows_kind::any;
-  constexpr int kSorted = kMostSorted<Kind>;
+  constexpr int kSorted = most_sorted(Kind);
   constexpr bool kLimits = Kind == warp_rows_kind::early;  // of more marks than k the first ones are written
   const core::top_k_request& request = args.request;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -168,8 +168,8 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
           auto* list = reinterpret_cast<std::int32_t*>(staged);
           write_marked<Lanes>(better, share.first_column(), list, before);
           __syncwarp();
-          write_listed(row, list, {count, args.search.k, least}, each, kSorted > 0, output.out, index * args.search.k,
-                       [] {});
+          write_listed<(kSorted > 0)>(row, list, {count, args.search.k, least}, each, output.out, index * args.search.k,
+                                      [] {});
           threshold.hit(count, args.candidates.aim);
           __syncwarp();
           done();
@@ -221,7 +221,7 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
   if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
   args.staged_bytes = static_cast<std::int32_t>(
-      std::max(staged_bytes<lane_group<Lanes>, kMostSorted<Kind>>(args.output), args.candidates.bytes()));
+      std::max(staged_bytes<lane_group<Lanes>, most_sorted(Kind)>(args.output), args.candidates.bytes()));
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
   const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
   // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
@@ -277,6 +277,19 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
     if (columns <= 1024) return launch_warp_rows_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
   }
   launch_warp_rows_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
+}
+
+/// The kind of the kernel that a request gets.
+inline warp_rows_kind kind_of(const warp_args& args) {
+  using kind = warp_rows_kind;
+  const bool packed = args.stage.mode == stage_mode::packed;
+  const bool exact = !args.search.stop.asked() && args.search.k < args.request.matrix.cols;
+  const bool sorts = args.output.sort_size > 1;
+  if (args.stage.mode == stage_mode::by_threads || args.output.out.mask || (!exact && (sorts || !packed)))
+    return kind::any;
+  if (!exact) return kind::early;
+  if (packed) return sorts ? kind::sorted : kind::packed;
+  return sorts ? kind::plain_sorted : kind::plain;
 }
 
 /// What the kernel needs of a request, but for what its shape decides.
