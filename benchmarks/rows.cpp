@@ -64,6 +64,8 @@ constexpr double kLeastSpeedup = 1.0;      // over torch.topk, there too
 constexpr shape kGpuShapes[] = {{1'048'576, 256, 32}, {1'048'576, 512, 64}, {1'048'576, 768, 128}, {kRows, 256, 32},
                                 {kRows, 1024, 64},    {kRows, 4096, 64},    {kRows, 8192, 64}};
 constexpr shape kGpuOddShapes[] = {{1'048'576, 255, 32}, {kRows, 1001, 64}, {kRows, 4095, 64}};  // begin anywhere
+constexpr shape kGpuApartShapes[] = {{1'048'576, 256, 32}, {kRows, 1000, 64}};                   // lie apart
+constexpr std::int64_t kApart = 8;
 constexpr shape kGpuLongShapes[] = {{1, 1'000'000, 100},     {1, 10'000'000, 100},  {1, 100'000'000, 100},
                                     {1, 1'000'000'000, 100}, {100, 1'000'000, 100}, {100, 1'000'000, 2048}};
 constexpr shape kGpuHardLongShapes[] = {{1, 10'000'000, 100}, {100, 1'000'000, 100}, {100, 1'000'000, 2048}};
@@ -93,6 +95,14 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
     for (const value_type type : {value_type::f32, value_type::bf16}) {
       rows_job job = job_of(s);
       job.type = type;
+      list.add_unsorted_and_sorted(job);
+    }
+  }
+  for (const shape& s : kGpuApartShapes) {
+    for (const value_type type : {value_type::f32, value_type::bf16}) {
+      rows_job job = job_of(s);
+      job.type = type;
+      job.of_cols = s.cols + kApart;
       list.add_unsorted_and_sorted(job);
     }
   }

@@ -49,6 +49,7 @@ std::string work_name(const rows_job& job, std::string_view place) {
   if (job.options.eps) name += fmt::format("/eps1e{}", std::lround(std::log10(*job.options.eps)));
   if (job.options.max_iter) name += fmt::format("/max_iter{}", *job.options.max_iter);
   if (job.values != row_values::normal) name += fmt::format("/{}", to_string(job.values));
+  if (job.of_cols != 0) name += fmt::format("/of{}", job.of_cols);
   return name;
 }
 
@@ -65,16 +66,21 @@ void rows_truth::add(const row_matrix& matrix, std::int64_t first, std::int64_t 
   rows_job part = job_;
   part.rows = count;
   sample right{first, step, count, {}, {}};
+  const auto rows_of = [&](std::int64_t from, std::int64_t rows) {
+    value_matrix some = matrix.every(from, step, rows);
+    some.cols = job_.cols;
+    return some;
+  };
   right.values.resize(static_cast<std::size_t>(part.values_bytes()));
   right.indices.resize(static_cast<std::size_t>(part.indices_bytes()));
   if (!by_oracle) {
-    top_k(stream(device::cpu()), matrix.every(first, step, count), job_.options,
+    top_k(stream(device::cpu()), rows_of(first, count), job_.options,
           {.values = right.values.data(), .indices = right.indices.data(), .indices_as = job_.indices_as});
     samples_.push_back(std::move(right));
     return;
   }
   over_cores(count, [&](std::int64_t from, std::int64_t to) {
-    reference_top_k(matrix.every(first + from * step, step, to - from), job_.options,
+    reference_top_k(rows_of(first + from * step, to - from), job_.options,
                     {.values = right.values.data() + part.values_bytes() / count * from,
                      .indices = right.indices.data() + part.indices_bytes() / count * from,
                      .indices_as = job_.indices_as});
@@ -163,7 +169,7 @@ void run_on_gpu(gpu_clock& gpu, const gpu_matrices& matrices, const rows_job& jo
     poison.upload(s, found.data());
     auto* values = static_cast<std::byte*>(outputs.data());
     const auto select = [&](std::int64_t run) {
-      top_k(s, {matrices.of_run(run), job.type, job.rows, job.cols, job.cols}, job.options,
+      top_k(s, {matrices.of_run(run), job.type, job.rows, job.cols, job.matrix_cols()}, job.options,
             {.values = values, .indices = values + job.indices_at(), .indices_as = job.indices_as});
     };
     const rows_truth right(matrices.host(), job, kCheckedOnGpu);

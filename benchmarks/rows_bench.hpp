@@ -23,6 +23,9 @@ struct rows_job {
   row_values values = row_values::normal;
   top_k_options options = {};
   index_type indices_as = index_type::i64;  ///< what torch returns
+  std::int64_t of_cols = 0;                 ///< columns of the matrix, of which the first are looked at; 0: all
+
+  std::int64_t matrix_cols() const { return of_cols == 0 ? cols : of_cols; }
 
   std::int64_t entries() const { return rows * options.k; }
   std::int64_t values_bytes() const { return entries() * size_bytes(type); }
@@ -35,12 +38,12 @@ struct rows_job {
   /// The matrix read once, the output written once.
   std::int64_t bytes() const { return rows * cols * size_bytes(type) + output_bytes(); }
   bool same_matrix(const rows_job& other) const {
-    return rows == other.rows && cols == other.cols && type == other.type && values == other.values;
+    return rows == other.rows && matrix_cols() == other.matrix_cols() && type == other.type && values == other.values;
   }
 };
 
 /// top_k/65536x256/f32/k32, the place if it is not the GPU ("cpu"), then what sets the job apart: i32, sorted, eps1e-4,
-/// max_iter4, ties90.
+/// max_iter4, ties90, of264.
 std::string work_name(const rows_job& job, std::string_view place = {});
 
 /// The oracle's answer for a matrix, or for a sample of its rows where the oracle would take too long: rows at equal

@@ -36,7 +36,7 @@ void gpu_rows_list::add_beside_plain(const rows_job& job, double most_ratio, dou
 std::vector<listed_rows_job> gpu_rows_list::wanted(const results& out) && {
   std::erase_if(jobs_, [&](const listed_rows_job& j) { return !out.wants(work_name(j.job)); });
   std::ranges::stable_sort(jobs_, {}, [](const listed_rows_job& of) {
-    return std::tuple(of.job.values, of.job.type, of.job.cols, of.job.rows);
+    return std::tuple(of.job.values, of.job.type, of.job.matrix_cols(), of.job.rows);
   });
   return std::move(jobs_);
 }
@@ -63,7 +63,7 @@ patience gpu_patience(double seconds, bool quick) {
 void run_on_gpu(gpu_clock& gpu, const std::vector<listed_rows_job>& jobs, bool quick, results& out) {
   for (auto first = jobs.begin(); first != jobs.end();) {
     const rows_job of_matrix = first->job;
-    const row_matrix matrix(of_matrix.rows, of_matrix.cols, of_matrix.type, of_matrix.values);
+    const row_matrix matrix(of_matrix.rows, of_matrix.matrix_cols(), of_matrix.type, of_matrix.values);
     const gpu_matrices matrices(gpu, matrix);
     for (; first != jobs.end() && first->job.same_matrix(of_matrix); ++first) {
       run_on_gpu(gpu, matrices, first->job, work_name(first->job), gpu_patience(first->seconds, quick), out,

@@ -16,7 +16,12 @@ class Job(NamedTuple):
     type: str
     k: int
     place: str  # "cpu", or "" for the GPU
-    apart: tuple  # what sets the job apart: "sorted", "i32", "max_iter4", "ties90", ...
+    apart: tuple  # what sets the job apart: "sorted", "i32", "max_iter4", "ties90", "of264", ...
+
+    @property
+    def of_cols(self):
+        """Columns of the matrix, of which the job has the first."""
+        return next((int(a[2:]) for a in self.apart if re.fullmatch(r"of\d+", a)), self.cols)
 
 
 def parse(work):
@@ -29,11 +34,11 @@ def parse(work):
 
 
 def jobs_by_matrix(works, wanted):
-    """{(rows, cols, type): [job, ...]} of the names for which `wanted(job)` holds, in their order."""
+    """{(rows, of_cols, type): [job, ...]} of the names for which `wanted(job)` holds, in their order."""
     groups = {}
     for job in filter(None, map(parse, works)):
         if wanted(job):
-            groups.setdefault((job.rows, job.cols, job.type), []).append(job)
+            groups.setdefault((job.rows, job.of_cols, job.type), []).append(job)
     return groups
 
 

@@ -33,6 +33,7 @@
 #include "cuda/top_k/radix_rows.hpp"
 #include "cuda/top_k/resident_rows.hpp"
 #include "cuda/top_k/sort_rows.hpp"
+#include "cuda/top_k/stop_rows.hpp"
 #include "cuda/top_k/stream_rows.hpp"
 #include "cuda/top_k/warp_rows.hpp"
 
@@ -223,6 +224,7 @@ class cuda_backend final : public core::backend {
     switch (core::choose_top_k_algorithm(device_kind::cuda, core::shape_of(request))) {
       case core::top_k_algorithm::warp_rows: return launch_warp_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::block_rows: return launch_block_rows(native(stream), request, multiprocessors);
+      case core::top_k_algorithm::stop_rows: return launch_stop_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::resident_rows: return launch_resident_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::filter_rows: return launch_filter_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::cluster_rows: return launch_cluster_rows(native(stream), request, multiprocessors);

@@ -268,6 +268,41 @@ std::vector<top_k_case> border_top_k_cases() {
       }
     }
   }
+  // Rows that fill what some lanes hold, or nearly, and begin anywhere: behind each other, and apart.
+  for (const std::int64_t held : {64, 128, 256, 384, 512, 768, 1024, 1536}) {
+    for (const std::int64_t missing : {0, 1, 3, 7}) {
+      for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
+        const std::size_t turn = cases.size();
+        add({.type = type,
+             .rows = 70,
+             .cols = held - missing,
+             .k = turn % 4 == 0 ? held - missing - 1 : held / 8,
+             .order = turn % 2 == 0 ? order::largest : order::smallest,
+             .sorted = turn % 5 == 1,
+             .mode = turn % 7 == 3 ? "max_iter_4" : "exact",
+             .outputs = turn % 11 == 5 ? "mask" : "values+i32",
+             .row_gap = turn % 3 == 2 ? 5 : 0,
+             .distribution = kData[turn % std::size(kData)]});
+      }
+    }
+  }
+  // Early stops of longer rows, more of them than a GPU holds blocks.
+  for (const std::int64_t cols : {2049, 3000, 4096, 8192, 16'000, 32'768}) {
+    for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
+      for (const std::string_view mode : {"eps_1e-4", "max_iter_4", "max_iter_8"}) {
+        const std::size_t turn = cases.size();
+        add({.type = type,
+             .rows = cols < 5000 ? 1500 : 300,
+             .cols = cols,
+             .k = turn % 3 == 0 ? 1 : 64,
+             .order = turn % 2 == 0 ? order::largest : order::smallest,
+             .mode = mode,
+             .outputs = "values+i32",
+             .row_gap = turn % 4 == 3 ? 5 : 0,
+             .distribution = kData[turn % std::size(kData)]});
+      }
+    }
+  }
   // Long rows: few, as many as there are blocks, and a few more; k on both sides of what a list holds.
   for (const std::int64_t k : {1, 100, 2047, 2048, 2049, 40'000}) {
     for (const bool sorted : {false, true}) {

@@ -225,8 +225,9 @@ std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_d
 std::vector<top_k_way> ways_of(device where) {
   if (where.kind() != device_kind::cpu) {
     // One that cannot take a shape leaves it to the plan.
-    return {{where, "-", "plan"},        {where, "-", "resident_rows"}, {where, "-", "filter_rows"},
-            {where, "-", "stream_rows"}, {where, "-", "cluster_rows"},  {where, "-", "radix_rows"}};
+    return {{where, "-", "plan"},        {where, "-", "stop_rows"},   {where, "-", "resident_rows"},
+            {where, "-", "filter_rows"}, {where, "-", "stream_rows"}, {where, "-", "cluster_rows"},
+            {where, "-", "radix_rows"}};
   }
   const auto isas = cpu::available_isas();
   std::vector<top_k_way> ways;

@@ -316,6 +316,12 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
             warp_rows);
   EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxCols + 1, .k = 64}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 16'384, .cols = 4096, .k = 256, .early_stop = true}), stop_rows);
+  EXPECT_EQ(on_cuda({.rows = 16'383, .cols = 4096, .k = 256, .early_stop = true}), block_rows) << "few rows";
+  EXPECT_EQ(on_cuda({.rows = 1 << 20, .cols = 2048, .k = 64, .early_stop = true}), block_rows) << "short rows";
+  EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 2100, .k = 256, .early_stop = true}), block_rows) << "a large k";
+  EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .sorted = true}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .mask = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = kFilterRowsMinCols, .k = kClusterRowsMaxK}), cluster_rows);
   EXPECT_EQ(on_cuda({.rows = 66, .cols = kFilterRowsMaxCols, .k = 1}), cluster_rows);
   EXPECT_EQ(on_cuda({.rows = 67, .cols = 50'000, .k = 1}), filter_rows);
@@ -393,8 +399,8 @@ TEST(plan, of_rows_refuses_the_names_of_another_kind_of_device) {
   const std::tuple<device_kind, const char*, const char*> wrong[] = {
       {device_kind::cpu, "radix_rows", "SHORTLIST_FORCE_TOP_K is radix_rows; allowed is whole_rows or split_rows"},
       {device_kind::cuda, "whole_rows",
-       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or resident_rows or filter_rows "
-       "or stream_rows or cluster_rows or radix_rows"}};
+       "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or stop_rows or resident_rows or "
+       "filter_rows or stream_rows or cluster_rows or radix_rows"}};
   for (const auto& [kind, name, message] : wrong) {
     const environment_value forced(kForceTopK, name);
     try {
@@ -417,6 +423,9 @@ TEST(plan, explains_rows_on_a_gpu) {
        "writes 268.435 MB of values and 32-bit indices", "early stop: gains nothing: an exact search"});
   has({.rows = 1 << 20, .cols = 256, .k = 128, .early_stop = true}, {"early stop: gains a twentieth at most"});
   has({.rows = 1 << 16, .cols = 4096, .k = 64, .early_stop = true},
+      {"algorithm:  stop_rows",
+       "early stop: gains nothing: an exact search moves the same bytes, and is the first part of it"});
+  has({.rows = 1 << 16, .cols = 2048, .k = 64, .early_stop = true},
       {"algorithm:  block_rows",
        "early stop: gains nothing: an exact search moves the same bytes, and takes less time"});
   has({.rows = 3, .cols = 100'000, .k = 5000, .sorted = true},

@@ -37,6 +37,12 @@ __device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, std::uint
   barrier_expect_at(shared_address(barrier), bytes);
 }
 
+/// Tells it of more bytes, without arriving.
+__device__ __forceinline__ void barrier_expect_more(std::uint64_t* barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void barrier_arrive_at(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

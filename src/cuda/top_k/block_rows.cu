@@ -12,12 +12,9 @@
 // -> 64 threads, 64 values each 0.29 -> lists 0.27; lognormal 0.55 -> how close values lie is learned 0.41 -> 0.30;
 // bf16 0.67 -> its own values as numbers 0.25 -> 0.18. Sorted, 65,536 x 8192, k 64: 0.97 -> lists sorted by a warp
 // 0.52.
-#include <algorithm>
-
-#include "core/plan.hpp"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
-#include "cuda/runtime/launch.cuh"
+#include "cuda/top_k/block_launch.cuh"
 #include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/row_candidates.cuh"
 #include "cuda/top_k/row_output.cuh"
@@ -27,18 +24,6 @@
 
 namespace shortlist::cuda {
 namespace {
-
-constexpr std::int64_t kStartBytes = 384;  // the barrier, and memory to meet in
-constexpr int kListedShare = 5;            // see candidate_plan_of
-
-struct block_args {
-  core::top_k_request request;
-  search_plan search;
-  output_plan output;
-  row_stage stage;
-  std::int32_t stage_bytes;
-  candidate_plan candidates;
-};
 
 /// What else there is costs registers.
 enum class row_kind : std::uint8_t {
@@ -68,10 +53,11 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   if (fetches && threadIdx.x == 0) {
     barrier_init(barrier, 1);
     barrier_init_fence();
-    args.stage.fetch(blockIdx.x, 1, row_bytes, barrier);
+    args.stage.fetch_row(blockIdx.x, row_bytes, barrier);
   }
   __syncthreads();
-  const unit_places<Stored, Values, kKeeps16> units(group.rank());
+  using share_type = row_share<Stored, Values, kKeeps16>;
+  const typename share_type::places units(group.rank());
   row_shape shape{.border = args.search.deviations};
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = !kPlain && args.search.stop.asked();
@@ -83,16 +69,21 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     if (fetches) barrier_wait(barrier, turn & 1);
     if (args.stage.has_rest(index, 1)) {
       __syncthreads();  // the row before is no longer read
-      args.stage.copy_rest(request, index, 1, row_bytes, static_cast<int>(threadIdx.x), Threads);
+      const auto thread = static_cast<int>(threadIdx.x);
+      if (kPlain || fetches) {
+        args.stage.copy_ends(index, 1, row_bytes, thread, Threads);
+      } else {
+        args.stage.copy_ragged(request, index, 1, row_bytes, thread, Threads);
+      }
       __syncthreads();
     }
-    const int lead_bytes = args.stage.lead_bytes(index);
+    const int lead_bytes = args.stage.offset_bytes(index, 0);
     const staged_row<Stored> row{row_bytes + lead_bytes, static_cast<int>(span.count),
                                  request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
-    const row_share<Stored, Values, kKeeps16> share(row, group.rank(), units);
+    const share_type share(row, group.rank(), units);
     const auto fetch_next = [&] {
-      if (fetches && index + gridDim.x < rows) args.stage.fetch(index + gridDim.x, 1, row_bytes, barrier);
+      if (fetches && index + gridDim.x < rows) args.stage.fetch_row(index + gridDim.x, row_bytes, barrier);
     };
     bool tries = false;
     int count = 0;
@@ -119,13 +110,11 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       }
     }
     bool settled = false;
-    row_marks<typename row_share<Stored, Values>::bits> marks;
+    row_marks<typename share_type::bits> marks;
     if (!stops) {
-      marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)),
-                                         settled);
+      marks = search_row<kPlain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
     } else if constexpr (!kPlain) {
-      marks = search_stopped_row<Values>(group, args.search, row, share, guess, learns_from(static_cast<int>(turn)),
-                                         settled);
+      marks = search_stopped_row(group, args.search, row, share, guess, learns_from(static_cast<int>(turn)), settled);
     }
     if (!settled) {
       marks = share.marks_of(
@@ -139,8 +128,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     } else {
       chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
     }
-    write_row<false, kSorts ? kMostSorted : 0>(group, args.output, row, share, chosen, place, index, span.begin,
-                                               staged);
+    write_row<false, kSorts ? kMostSorted : 0>(group, args.output, row, share, chosen, place, index, span.begin, staged,
+                                               [] { return false; });
     if constexpr (kLists) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
@@ -150,25 +139,10 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   }
 }
 
-template <int Threads>
-std::int64_t shared_bytes_of(const core::top_k_request& request, std::int64_t columns) {
-  return kStartBytes + row_stage_of(request, core::kBlockRowsMaxCols).bytes_of(1, static_cast<int>(columns)) +
-         std::max(staged_bytes<block_group<Threads>, kMostSorted>(output_plan_of(request)),
-                  candidate_plan_of(request, kListedShare).bytes());
-}
-
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  constexpr auto kernel = block_rows_kernel<Stored, Values, Threads, Blocks, Kind>;
-  args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, Values * Threads));
-  const std::int64_t shared_bytes = shared_bytes_of<Threads>(args.request, Values * Threads);
-  const char* what = "launching the row-wise top k";
-  const std::int64_t resident =
-      std::int64_t{multiprocessors} * blocks_per_multiprocessor(kernel, Threads, shared_bytes, what);
-  const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(args.request.matrix.rows, resident))),
-                         .threads = Threads,
-                         .shared_bytes = shared_bytes};
-  launch(kernel, how, stream, args, what);
+  launch_block_shape<Values, Threads, kMostSorted>(block_rows_kernel<Stored, Values, Threads, Blocks, Kind>, stream,
+                                                   args, multiprocessors);
 }
 
 // Values a thread, threads, blocks a multiprocessor: as many values as registers take, so that few warps must meet.
@@ -194,10 +168,9 @@ void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) 
 
 template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
-  const bool plain = !args.search.stop.asked() && args.search.k < args.request.matrix.cols &&
-                     args.stage.mode != stage_mode::by_threads;
-  if (plain) {
-    args.candidates = candidate_plan_of(args.request, kListedShare);
+  if (!args.search.stop.asked() && args.search.k < args.request.matrix.cols &&
+      args.stage.mode != stage_mode::by_threads) {
+    args.candidates = candidate_plan_of(args.request, kListedShareOfBlock);
     if (args.output.sort_size > 1) return launch_columns<Stored, row_kind::sorted>(stream, args, multiprocessors);
     return launch_columns<Stored, row_kind::listed>(stream, args, multiprocessors);
   }
@@ -207,11 +180,7 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
 }  // namespace
 
 void launch_block_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
-  block_args args{};
-  args.request = request;
-  args.search = search_plan_of(request);
-  args.output = output_plan_of(request);
-  args.stage = row_stage_of(request, core::kBlockRowsMaxCols);
+  block_args args = block_args_of(request);
   by_stored_type(request.matrix.type,
                  [&](auto stored) { launch_type<decltype(stored)>(stream, args, multiprocessors); });
 }

@@ -85,13 +85,13 @@ struct candidate_threshold {
 };
 
 /// Marks of a thread's columns that are candidates. @param threshold candidate_threshold::of()
-template <class Stored, int Values, bool Keeps16>
-__device__ __forceinline__ typename row_share<Stored, Values>::bits candidates_of(
-    const row_share<Stored, Values, Keeps16>& share, float threshold) {
-  if constexpr (thread_numbers<Stored, Values>::kMapped) {
+template <class Share>
+__device__ __forceinline__ typename Share::bits candidates_of(const Share& share, float threshold) {
+  using kind = thread_numbers<typename Share::stored, Share::kValues>;
+  if constexpr (kind::kMapped) {
     return share.above(threshold);
   } else {
-    thread_numbers<Stored, Values> numbers;
+    kind numbers;
     share.read(numbers, 1.0f, 0.0f);
     return share.marks_from(numbers, threshold);
   }
@@ -208,20 +208,27 @@ struct candidate_search {
   }
 };
 
-template <int Each, class Stored, class Taken>
-__device__ __forceinline__ void write_listed_by(const staged_row<Stored>& row, const std::int32_t* list,
-                                                const candidate_search& search, float& each, const top_k_output& out,
-                                                std::int64_t to, Taken taken) {
+/// The values of the columns in a list: entry e of a lane is candidate lane + e x kWarp; -inf where there is none.
+template <int Each, class Stored>
+__device__ __forceinline__ void read_listed(const staged_row<Stored>& row, const std::int32_t* list, int count,
+                                            std::int32_t (&columns)[Each], float (&values)[Each]) {
   const int lane = lane_group<kWarp>().rank();
-  float values[Each];
-  std::int32_t columns[Each];
 #pragma unroll
-  for (int e = 0; e < Each; e++) columns[e] = lane + e * kWarp < search.count ? list[lane + e * kWarp] : 0;
+  for (int e = 0; e < Each; e++) columns[e] = lane + e * kWarp < count ? list[lane + e * kWarp] : 0;
 #pragma unroll
   for (int e = 0; e < Each; e++) values[e] = row.value(columns[e]);
 #pragma unroll
   for (int e = 0; e < Each; e++)
-    if (lane + e * kWarp >= search.count) values[e] = -INFINITY;
+    if (lane + e * kWarp >= count) values[e] = -INFINITY;
+}
+
+template <int Each, class Stored, class Taken>
+__device__ __forceinline__ void write_listed_by(const staged_row<Stored>& row, const std::int32_t* list,
+                                                const candidate_search& search, float& each, const top_k_output& out,
+                                                std::int64_t to, Taken taken) {
+  float values[Each];
+  std::int32_t columns[Each];
+  read_listed(row, list, search.count, columns, values);
   taken();
   const float near = __fmaf_rn(search.beyond(), each, search.least);
   const candidate_border border = border_of(values, search.count, search.k, near, search.least, each);
@@ -258,6 +265,42 @@ __device__ __forceinline__ void write_listed_sorted(const staged_row<Stored>& ro
 #pragma unroll 1
   for (auto i = lane; i < static_cast<std::uint32_t>(search.k); i += kWarp)
     write_entry(out, to + i, stored_at(i), entries.column(i));
+}
+
+/// The k-th and the (k+1)-th best of a row.
+struct border_values {
+  float last;
+  float next;
+};
+
+template <int Each, class Stored>
+__device__ __forceinline__ border_values listed_border_by(const staged_row<Stored>& row, const std::int32_t* list,
+                                                          const candidate_search& search, float& each) {
+  float values[Each];
+  std::int32_t columns[Each];
+  read_listed(row, list, search.count, columns, values);
+  const float near = __fmaf_rn(search.beyond(), each, search.least);
+  const candidate_border border = border_of(values, search.count, search.k, near, search.least, each);
+  search.learn(border.from, each);
+  if (border.tied) return {border.from, border.from};
+  const lane_group<kWarp> warp;
+  float last = INFINITY;
+  float next = -INFINITY;
+#pragma unroll
+  for (int e = 0; e < Each; e++) {
+    last = fminf(last, values[e] >= border.from ? values[e] : INFINITY);
+    next = fmaxf(next, values[e] >= border.from ? -INFINITY : values[e]);
+  }
+  return {-warp.largest(-last), warp.largest(next)};
+}
+
+/// Finds both among the columns in a list. A warp calls it. @param each as below. @pre there are more than k of them.
+template <class Stored>
+__device__ __forceinline__ border_values listed_border(const staged_row<Stored>& row, const std::int32_t* list,
+                                                       const candidate_search& search, float& each) {
+  if (search.count <= 4 * kWarp) return listed_border_by<4>(row, list, search, each);
+  if (search.count <= 8 * kWarp) return listed_border_by<8>(row, list, search, each);
+  return listed_border_by<kMostListed / kWarp>(row, list, search, each);
 }
 
 /// Writes the k best of the columns in a list, ascending or best first. A warp calls it.

@@ -77,7 +77,8 @@ struct thread_numbers {
   __device__ __forceinline__ void keep_only(Bits there) {
 #pragma unroll
     for (int w = 0; w < kWords; w++) {
-      const auto absent = static_cast<std::uint32_t>(~there >> (2 * w * kPairs));
+      auto absent = static_cast<std::uint32_t>(~there >> (2 * w * kPairs));
+      asm volatile("" : "+r"(absent));  // else the masks below are made of every row, whether it needs them or not
       // Of pair i, or of pairs i and i + 8 in turn, both bits are 16 apart, so that one mask serves a pair.
       const auto spread = [](std::uint32_t bits) { return (bits & 0x5555u) | (bits & 0xAAAAu) << 15; };
       const std::uint32_t halves[2] = {
@@ -89,6 +90,48 @@ struct thread_numbers {
         memcpy(&word, &u[w * kPairs + i], sizeof word);
         set(w * kPairs + i, word | (two & 0x00010001u) * kNumberNan);
       }
+    }
+  }
+  /// The same where has_unit(i) says whether the unit of 16 bytes that was read as the i-th is there, all of it.
+  template <class HasUnit>
+  __device__ __forceinline__ void keep_units(HasUnit has_unit) {
+    constexpr std::uint32_t kTwoNans = kNumberNan | kNumberNan << 16;
+    const auto set_bits = [&](int at, std::uint32_t bits) {
+      std::uint32_t word;
+      memcpy(&word, &u[at], sizeof word);
+      set(at, word | bits);
+    };
+    if constexpr (kMapped) {
+#pragma unroll
+      for (int at = 0; at < kWords * kPairs; at += 4) {
+        const unsigned low = static_cast<unsigned>(at / kPairs * 2 * kPairs + at % kPairs) / 4;
+        const std::uint32_t absent =
+            (has_unit(low) ? 0 : kNumberNan) | (has_unit(low + kPairs / 4) ? 0 : kNumberNan << 16);
+#pragma unroll
+        for (int c = 0; c < 4; c++) set_bits(at + c, absent);
+      }
+    } else {
+#pragma unroll
+      for (int at = 0; at < kWords * kPairs; at += 4) {
+        const std::uint32_t absent = has_unit(static_cast<unsigned>(at) / 4) ? 0 : kTwoNans;
+#pragma unroll
+        for (int c = 0; c < 4; c++) set_bits(at + c, absent);
+      }
+    }
+  }
+  /// The same of one unit of 16 bytes, the unit-th that was read: bit i of `absent` is of its i-th value.
+  __device__ __forceinline__ void set_absent(unsigned unit, std::uint32_t absent) {
+    constexpr int kUnit = 16 / sizeof(Stored);
+    asm volatile("" : "+r"(absent));
+    const std::uint32_t both = (absent & 0x5555u) | (absent & 0xAAAAu) << 15;  // neighbours' bits, 16 apart
+#pragma unroll
+    for (int c = 0; c < kUnit; c += kMapped ? 1 : 2) {
+      const int v = static_cast<int>(unit) * kUnit + c;
+      const int at = kMapped ? v / (2 * kPairs) * kPairs + v % kPairs : v / 2;
+      const std::uint32_t bits = kMapped ? (absent >> c & 1) << (v / kPairs % 2 * 16) : both >> c & 0x00010001u;
+      std::uint32_t word;
+      memcpy(&word, &u[at], sizeof word);
+      set(at, word | bits * kNumberNan);
     }
   }
   __device__ __forceinline__ void negate() {

@@ -14,23 +14,31 @@ struct output_plan {
   top_k_output out;
   std::int64_t cols;
   int k;
-  int sort_size;     // the power of two that holds k entries; 1: by ascending column
-  bool whole_words;  // rows of k entries begin at multiples of 16 bytes, and no row has fewer
-  bool usual;        // so do they, and both values and 32-bit columns are asked for
+  int sort_size;             // the power of two that holds k entries; 1: by ascending column
+  bool whole_words;          // rows of k entries begin at multiples of 16 bytes, and no row has fewer
+  bool usual;                // so do they, and both values and 32-bit columns are asked for
+  bool aligned;              // what is asked for begins at multiples of 16 bytes, and no row has fewer entries
+  std::uint32_t reciprocal;  // of k, for divided_by_k
 };
+/// For numbers less than 2^32 / k.
+__device__ __forceinline__ std::uint32_t divided_by_k(const output_plan& plan, std::uint32_t number) {
+  return plan.k == 1 ? number : __umulhi(number, plan.reciprocal);
+}
 inline output_plan output_plan_of(const core::top_k_request& request) {
   const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   int sort_size = 1;
   while (sort_size < request.options.k) sort_size *= 2;
   const bool ragged = request.ragged.begins || request.ragged.ends;
-  const bool whole_words =
-      !ragged && request.options.k % 8 == 0 && aligned(request.out.values) && aligned(request.out.indices);
+  const bool all_aligned = !ragged && aligned(request.out.values) && aligned(request.out.indices);
+  const bool whole_words = all_aligned && request.options.k % 8 == 0;
   return {request.out,
           request.matrix.cols,
           static_cast<int>(request.options.k),
           request.options.sorted && !request.out.mask ? sort_size : 1,
           whole_words,
-          whole_words && request.out.values && request.out.indices && request.out.indices_as == index_type::i32};
+          whole_words && request.out.values && request.out.indices && request.out.indices_as == index_type::i32,
+          all_aligned,
+          static_cast<std::uint32_t>((std::int64_t{1} << 32) / request.options.k + 1)};
 }
 
 /// Bytes of shared memory that the columns of one row need on their way out, and all that a group needs to write it;
@@ -131,17 +139,59 @@ __device__ __forceinline__ void store_four(Stored* to, Stored a, Stored b, Store
   __stcs(reinterpret_cast<word*>(to), packed);
 }
 
+/// Where the rows lie that a warp writes together: their entries are one piece of the output.
+struct warp_entries {
+  std::int64_t first;  // row
+  int rows;
+  const unsigned char* columns;  // of the first row's group
+  std::int32_t apart;            // bytes from group to group
+};
+
+/// Writes the entries of a warp's rows, four a lane, wherever one row ends and the next begins. All lanes call it.
+/// @param value_at value_at(r, column) of row first + r. @pre plan.aligned; the first row's begin at a multiple of 4.
+template <class Stored, class ValueAt>
+__device__ __forceinline__ void write_together(const output_plan& plan, const warp_entries& entries, ValueAt value_at) {
+  const int all = entries.rows * plan.k;
+  const std::int64_t to = entries.first * plan.k;
+  auto* values = static_cast<Stored*>(plan.out.values);
+#pragma unroll 1
+  for (int e = 4 * (static_cast<int>(threadIdx.x) % kWarp); e < all; e += 4 * kWarp) {
+    int r = static_cast<int>(divided_by_k(plan, static_cast<std::uint32_t>(e)));
+    int i = e - r * plan.k;
+    int columns[4];
+    Stored own[4];
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+      const bool there = e + u < all;
+      columns[u] = there ? reinterpret_cast<const std::int32_t*>(entries.columns + r * entries.apart)[i] : 0;
+      own[u] = value_at(there ? r : 0, columns[u]);
+      const bool ends = ++i == plan.k;
+      i = ends ? 0 : i;
+      r += ends ? 1 : 0;
+    }
+    if (e + 4 <= all) {
+      write_columns(plan.out, to + e, columns);
+      if (values) store_four(values + to + e, own[0], own[1], own[2], own[3]);
+    } else {
+#pragma unroll
+      for (int u = 0; u < 4; u++)
+        if (e + u < all) write_entry(plan.out, to + e + u, own[u], columns[u]);
+    }
+  }
+}
+
 /// Writes the columns that a group's threads chose of its row. All that run in step call it.
 /// @param chosen bit i: column share.first_column() + i of the row. @param place of the thread's first.
 /// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
 /// @param staged staged_bytes() of shared memory, the group's own.
 /// @tparam Limited there may be more than k of them, of which the first are written; not where they are sorted.
-/// @tparam MostEach as above.
-template <bool Limited, int MostEach, class Group, class Stored, int Values, bool Keeps16>
-__device__ __forceinline__ void write_row(Group& group, const output_plan& plan, const staged_row<Stored>& row,
-                                          const row_share<Stored, Values, Keeps16>& share,
-                                          typename row_share<Stored, Values>::bits chosen, int place,
-                                          std::int64_t index, std::int64_t begin, unsigned char* staged) {
+/// @param instead writes what the threads chose another way, or returns false. @tparam MostEach as above.
+template <bool Limited, int MostEach, class Group, class Share, class Instead>
+__device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
+                                          const staged_row<typename Share::stored>& row, const Share& share,
+                                          typename Share::bits chosen, int place, std::int64_t index,
+                                          std::int64_t begin, unsigned char* staged, Instead instead) {
+  using Stored = typename Share::stored;
   if (plan.out.mask) {
     if (index < 0) return;
     std::uint8_t* mask = plan.out.mask + index * plan.cols;
@@ -149,7 +199,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     for (std::int64_t c = group.rank(); c < plan.cols; c += Group::kThreads)
       if (c < begin || c >= begin + row.count) mask[c] = 0;
     mask += begin + share.first_column();
-    const int there = min(max(row.count - share.first_column(), 0), Values);
+    const int there = min(max(row.count - share.first_column(), 0), Share::kValues);
     int i = max(-share.first_column(), 0);
     if (i == 0 && reinterpret_cast<std::uintptr_t>(mask) % 4 == 0) {
       for (; i + 4 <= there; i += 4) {  // four bits become four bytes
@@ -171,14 +221,14 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     if (sorts) {
       const row_entries<Stored> entries{shared_address(columns), shared_address(row.bytes), row.negated};
       auto* keys = reinterpret_cast<std::uint32_t*>(staged + column_bytes<Group, MostEach>(plan));
-      sort_columns<Values, MostEach>(group, entries, best, plan.sort_size, keys);
+      sort_columns<Share::kValues, MostEach>(group, entries, best, plan.sort_size, keys);
     }
   }
-  if (index < 0) return;
   const auto value_at = [&](int column) { return reinterpret_cast<const Stored*>(row.bytes)[column]; };
   const std::int64_t to = index * plan.k;
   auto* values = static_cast<Stored*>(plan.out.values);
   if (plan.usual) {
+    if (index < 0) return;
 #pragma unroll 1
     for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
       const int4 four = *reinterpret_cast<const int4*>(columns + i);
@@ -187,6 +237,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     }
     return;
   }
+  if (instead() || index < 0) return;
   if (plan.whole_words) {
 #pragma unroll 1
     for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {

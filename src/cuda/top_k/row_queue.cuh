@@ -21,7 +21,8 @@ struct queued_rows {
   bool there;  // else the block has no more
 };
 
-/// In shared memory.
+/// In shared memory. @tparam Together all lanes of a warp call `fetch`; else one does.
+template <bool Together>
 class row_queue {
  public:
   static constexpr std::uint32_t kMaxSlots = 64;
@@ -33,11 +34,18 @@ class row_queue {
     const std::uint32_t warp = threadIdx.x / kWarp;
     const std::uint32_t warps = blockDim.x / kWarp;
     if (threadIdx.x == 0) next_ = slots == warps ? 0 : warps;
+    const auto fill_all = [&] {
+      for (std::uint32_t slot = warp; slot < slots; slot += warps) fill(slot, 0, slots, count, fetch);
+      if (warp < count) turns_[warp] = kTaken;
+    };
     if (threadIdx.x % kWarp == 0) {
       for (std::uint32_t slot = warp; slot < slots; slot += warps) barrier_init(barriers_ + slot, 1);
       barrier_init_fence();
-      for (std::uint32_t slot = warp; slot < slots; slot += warps) fill(slot, 0, slots, count, fetch);
-      if (warp < count) turns_[warp] = kTaken;
+      if constexpr (!Together) fill_all();
+    }
+    if constexpr (Together) {
+      __syncwarp();
+      fill_all();
     }
     return {warp, 0, warp, warp < count};
   }
@@ -47,8 +55,9 @@ class row_queue {
   __device__ __forceinline__ queued_rows next_after(const queued_rows& rows, std::uint32_t slots, std::uint32_t count,
                                                     Fetch fetch) {
     std::uint32_t word = 0;
+    if constexpr (Together) fill(rows.slot, rows.turn + 1, slots, count, fetch);
     if (threadIdx.x % kWarp == 0) {
-      fill(rows.slot, rows.turn + 1, slots, count, fetch);
+      if constexpr (!Together) fill(rows.slot, rows.turn + 1, slots, count, fetch);
       word = take(slots);
     }
     word = __reduce_max_sync(kFullWarp, word);  // all lanes have the same, and the compiler knows
@@ -72,7 +81,7 @@ class row_queue {
                                        Fetch fetch) {
     const std::uint32_t order = turn * slots + slot;
     if (order < count) fetch(order, slot, barriers_ + slot);
-    volatile_turn(slot) = order < count ? turn : kNoMore;
+    if (!Together || threadIdx.x % kWarp == 0) volatile_turn(slot) = order < count ? turn : kNoMore;
   }
   __device__ __forceinline__ std::uint32_t take(std::uint32_t slots) {
     const std::uint32_t slot = atomicInc(&next_, slots - 1);

@@ -17,18 +17,18 @@ namespace shortlist::cuda {
 
 // What few rows need is not inlined, and is given copies: what the search of other rows holds stays in registers.
 
-template <class Stored, int Values, bool Keeps16>
-__device__ __noinline__ row_marks<typename row_share<Stored, Values>::bits> marks_by_key(staged_row<Stored> row,
-                                                                                         int rank, key_border border) {
-  const unit_places<Stored, Values, Keeps16> units(rank);
-  return row_share<Stored, Values, Keeps16>(row, rank, units).marks_of(border);
+template <class Share>
+__device__ __noinline__ row_marks<typename Share::bits> marks_by_key(staged_row<typename Share::stored> row, int rank,
+                                                                     key_border border) {
+  const typename Share::places units(rank);
+  return Share(row, rank, units).marks_of(border);
 }
 /// Mean and variance, as row_share has them. The caller synchronises the group afterwards.
-template <class Stored, int Values, bool Keeps16, class Group>
-__device__ __noinline__ float2 moments_of(Group group, staged_row<Stored> row, int rank) {
-  const unit_places<Stored, Values, Keeps16> units(rank);
+template <class Share, class Group>
+__device__ __noinline__ float2 moments_of(Group group, staged_row<typename Share::stored> row, int rank) {
+  const typename Share::places units(rank);
   float2 moments;
-  row_share<Stored, Values, Keeps16>(row, rank, units).moments(group, moments.x, moments.y);
+  Share(row, rank, units).moments(group, moments.x, moments.y);
   return moments;
 }
 
@@ -198,11 +198,12 @@ __device__ __forceinline__ bool learns_from(int turn) { return turn < 8 || turn 
 /// Marks the k best of a row, if 16-bit numbers settle it. All that run in step call it.
 /// @tparam Plain k is below the count. @param settled whether the marks are right; a row of no more than k columns
 /// always is. @param learns whether to learn how close values lie, which changes slowly.
-template <int Values, bool Plain, class Stored, bool Keeps16, class Group>
-__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_row(
-    Group& group, const search_plan& plan, const staged_row<Stored>& row,
-    const row_share<Stored, Values, Keeps16>& share, row_shape& shape, bool learns, bool& settled) {
-  using kind = thread_numbers<Stored, Values>;
+template <bool Plain, class Share, class Group>
+__device__ __forceinline__ row_marks<typename Share::bits> search_row(Group& group, const search_plan& plan,
+                                                                      const staged_row<typename Share::stored>& row,
+                                                                      const Share& share, row_shape& shape, bool learns,
+                                                                      bool& settled) {
+  using kind = thread_numbers<typename Share::stored, Share::kValues>;
   const bool takes_all = !Plain && row.count <= plan.k;
   kind numbers;
   const auto look = [&] {
@@ -211,7 +212,7 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
     if constexpr (Group::kHasRoom) {
       share.moments(group, mean, variance);
     } else {
-      const float2 moments = moments_of<Stored, Values, Keeps16>(group, row, group.rank());
+      const float2 moments = moments_of<Share>(group, row, group.rank());
       group.sync();
       mean = moments.x;
       variance = moments.y;
@@ -289,7 +290,7 @@ __device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> s
     }
   }
 
-  row_marks<typename row_share<Stored, Values>::bits> marks;
+  row_marks<typename Share::bits> marks;
   if (border.found) marks.sure = share.marks_from(numbers, border.tied ? border.above : border.from);
   if (takes_all) marks.sure = share.present();
   marks.chosen = takes_all || (border.found && !border.tied);

@@ -2,6 +2,9 @@
 //
 // A thread has `Values` neighbouring columns, so that the order of threads is the order of columns. It reads them in
 // units of 16 bytes, each thread beginning elsewhere where all would read the same banks.
+//
+// A row may begin within a unit. What is before it in the first thread's first unit is then taken for absent; or, where
+// rows are short, the last columns take that place, so that a row needs no more threads wherever it begins.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +21,9 @@ template <class Stored>
 struct staged_row {
   const unsigned char* bytes;
   int count;
-  bool negated;  // the smallest are best
-  int lead;      // columns' worth of bytes between the last multiple of 16 bytes and the first column
+  bool negated;        // the smallest are best
+  int lead;            // columns' worth of bytes between the last multiple of 16 bytes and the first column
+  bool wraps = false;  // see row_share; the same for all rows
 
   __device__ __forceinline__ float value(int column) const {
     const float value = core::widen(reinterpret_cast<const Stored*>(bytes)[column]);
@@ -94,9 +98,19 @@ class float_ends {
   /// Of all that a group's threads added.
   template <class Group>
   __device__ __forceinline__ void join(Group& group) {
-    const std::uint32_t most = group.largest(static_cast<std::uint32_t>(most_) ^ core::kSignBit);
-    most_ = static_cast<int>(most ^ core::kSignBit);
-    most_bits_ = group.largest(most_bits_);
+    const uint2 mine = words();
+    *this = of_words({group.largest(mine.x), group.largest(mine.y)}, least_bits_);
+  }
+  /// What threads join by the largest of each.
+  __device__ __forceinline__ uint2 words() const {
+    return {static_cast<std::uint32_t>(most_) ^ core::kSignBit, most_bits_};
+  }
+  static __device__ __forceinline__ float_ends of_words(uint2 words, std::uint32_t least_bits) {
+    float_ends ends;
+    ends.most_ = static_cast<int>(words.x ^ core::kSignBit);
+    ends.most_bits_ = words.y;
+    ends.least_bits_ = least_bits;
+    return ends;
   }
   /// Where all have one sign, one of the ends has the least bits.
   __device__ __forceinline__ bool have_both_signs() const { return most_ >= 0 && most_bits_ >= core::kSignBit; }
@@ -179,21 +193,28 @@ class unit_places {
 };
 
 /// A thread's columns of a row.
-template <class Stored, int Values, bool Keeps16 = false>
+/// @tparam Lanes of a group that holds a row: columns that these have no room for, behind a lead, are read in its
+/// place. 0: there is room.
+/// @tparam WholeUnits rows begin and end with a unit.
+template <class Stored, int Values, bool Keeps16 = false, int Lanes = 0, bool WholeUnits = false>
 class row_share {
  public:
+  using stored = Stored;
   using bits = std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>;
   using places = unit_places<Stored, Values, Keeps16>;
   static constexpr unsigned kUnit = places::kUnit;
   static constexpr unsigned kUnits = places::kUnits;
   static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
+  static constexpr int kValues = Values;
   static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
 
   __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank, const places& units)
-      : row_(row), units_(units), first_(rank * Values - row.lead) {}
+      : row_(row), units_(units), first_(rank * Values - row.lead), rank_(rank) {
+    if constexpr (Lanes > 0) wrapped_ = row.wraps && rank == 0 ? row.lead : 0;
+  }
 
   /// May be negative: the columns that are not there, before or behind the row, are never marked.
-  __device__ __forceinline__ int first_column() const { return first_; }
+  __device__ __forceinline__ int first_column() const { return wraps() ? first_ + row_.lead : first_; }
 
   /// Mean and variance, from a sample; columns that are not there, NaN and infinities count as 0.
   template <class Group>
@@ -244,7 +265,23 @@ class row_share {
       }
       if (row_.negated) numbers.negate();
     }
-    if (!whole()) numbers.keep_only(present());
+    if (whole()) return;
+    if constexpr (WholeUnits) {
+      const int there = (row_.count - first_) * static_cast<int>(sizeof(Stored));
+      numbers.keep_units([&](unsigned i) { return units_.bytes(i) < there; });
+      return;
+    }
+    if constexpr (Lanes > 0) {
+      const int gap = kHeld - row_.count;
+      if (gap <= static_cast<int>(kUnit)) {  // what is not there is in the row's first unit, or in its last
+        const int in_lead = rank_ == 0 ? row_.lead : 0;
+        const int before = row_.wraps ? max(in_lead - gap, 0) : 0;
+        numbers.set_absent(0, (1u << in_lead) - (1u << before));
+        numbers.set_absent(kLastUnit, rank_ == Lanes - 1 ? ~0u << (static_cast<int>(kUnit) + row_.lead - gap) : 0);
+        return;
+      }
+    }
+    numbers.keep_only(present());
   }
 
   __device__ __forceinline__ bits marks_from(const thread_numbers<Stored, Values>& numbers, float from) const {
@@ -287,8 +324,9 @@ class row_share {
     } else {
       v = __ffs(static_cast<int>(marks)) - 1;
     }
-    return row_.value(first_ + static_cast<int>(units_.number(static_cast<unsigned>(v) / kUnit) * kUnit) +
-                      v % static_cast<int>(kUnit));
+    const int column = first_ + static_cast<int>(units_.number(static_cast<unsigned>(v) / kUnit) * kUnit) +
+                       v % static_cast<int>(kUnit);
+    return row_.value(wraps() && column < 0 ? column + kHeld : column);
   }
   __device__ __forceinline__ float first_value() const { return row_.value(0); }
   /// All values; in the place of a column that is not there the row's first value.
@@ -310,7 +348,7 @@ class row_share {
 #pragma unroll
     for (unsigned v = 0; v < Values; v++) values[v] = there >> v & 1 ? values[v] : first;
   }
-  /// Unit by unit: calls f(values), with `absent` in the place of a column that is not there.
+  /// Unit by unit: calls f(v of the first, values), with `absent` in the place of a column that is not there.
   template <class F>
   __device__ __forceinline__ void visit_there(float absent, F f) const {
     const bool all = whole();
@@ -320,7 +358,36 @@ class row_share {
 #pragma unroll
         for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (first + c) & 1 ? values[c] : absent;
       }
-      f(values);
+      f(first, values);
+    });
+  }
+  /// Those better than a number that is finite and not -0, NaN not. Adds all that are there to `ends`, and to the least
+  /// of their bits; not negated.
+  __device__ __forceinline__ bits above_among(float than, float_ends& ends, std::uint32_t& least_bits) const {
+    const auto visit_all = [&](auto all) {
+      const bits there = all ? kEvery : present();
+      const auto first = all ? 0.0f : core::widen(*reinterpret_cast<const Stored*>(row_.bytes));
+      return marks_of_signs(row_.negated ? 1.0f : -1.0f, than, [&](unsigned at, float(&values)[kUnit]) {
+        if constexpr (!all) {
+#pragma unroll
+          for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (at + c) & 1 ? values[c] : first;
+        }
+        ends.add(values);
+        least_bits = least_bits_of(values, least_bits);
+      });
+    };
+    // One way for a warp: two would be gone one after the other.
+    return __all_sync(kFullWarp, whole()) ? visit_all(std::true_type()) : visit_all(std::false_type()) & present();
+  }
+  /// Calls f(value, chosen) for all that are there. @param chosen ascending
+  template <class F>
+  __device__ __forceinline__ void visit_chosen(bits chosen, F f) const {
+    const bits in_order = turned(chosen, units_.turn() == 0 ? 0 : kUnits - units_.turn());
+    const bits there = present();
+    visit_units([&](unsigned first, const float(&values)[kUnit]) {
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c++)
+        if (there >> (first + c) & 1) f(values[c], (in_order >> (first + c) & 1) != 0);
     });
   }
   /// Those >= from. @pre all columns hold finite numbers.
@@ -335,33 +402,43 @@ class row_share {
     });
     return marks;
   }
+  /// Those that are there and >= from. @pre all columns hold finite numbers.
+  __device__ __forceinline__ bits reaching(float from) const {
+    const bits less = marks_of_signs(row_.negated ? -1.0f : 1.0f, -without_plus_zero(from), [](unsigned, auto&) {});
+    return whole() ? ~less & kEvery : ~less & present();
+  }
   /// fp32: those better than a number that is finite and not -0; NaN is not.
   __device__ __forceinline__ bits above(float than) const {
-    const float sign = row_.negated ? 1.0f : -1.0f;
-    std::uint32_t words[2] = {0, 0};
-#pragma unroll
-    for (int i = kUnits - 1; i >= 0; i--) {
-      float values[kUnit];
-      widen_unit<Stored>(unit(static_cast<unsigned>(i)), values);
-#pragma unroll
-      for (int c = kUnit - 1; c >= 0; c--) {
-        std::uint32_t& word = words[(i * static_cast<int>(kUnit) + c) / 32];
-        word = __funnelshift_l(__float_as_uint(__fmaf_rn(values[c], sign, than)), word, 1);
-      }
-    }
-    bits marks = words[0];
-    if constexpr (Values > 32) marks |= static_cast<bits>(words[1]) << 32;
+    const bits marks = marks_of_signs(row_.negated ? 1.0f : -1.0f, than, [](unsigned, auto&) {});
     return whole() ? marks : marks & present();
   }
   /// The columns that are there.
   __device__ __forceinline__ bits present() const {
     const auto below = [](int column) { return column >= Values ? kEvery : (bits{1} << max(column, 0)) - 1; };
-    return turned(below(row_.count - first_) & ~below(-first_), units_.turn() == 0 ? 0 : kUnits - units_.turn());
+    bits there = below(row_.count - first_) & ~below(-first_);
+    if (wraps()) there |= below(min(wrapped_, row_.count - first_ - kHeld));
+    return turned(there, units_.turn() == 0 ? 0 : kUnits - units_.turn());
   }
-  /// Bit i then stands for column first_column() + i.
-  __device__ __forceinline__ bits ascending(bits marks) const { return turned(marks, units_.turn()); }
+  /// Bit i then stands for column first_column() + i. All threads that run in step call it.
+  __device__ __forceinline__ bits ascending(bits marks) const {
+    marks = turned(marks, units_.turn());
+    if constexpr (Lanes > 0) {
+      if (row_.wraps) {  // a thread's last columns are the first that the next one holds
+        const int next = (static_cast<int>(threadIdx.x) + 1) % Lanes;
+        const std::uint32_t of_next = __shfl_sync(kFullWarp, static_cast<std::uint32_t>(marks), next, Lanes);
+        const auto moved = (static_cast<bits>(of_next) << 1) << (Values - 1 - row_.lead);
+        marks = (marks >> row_.lead | moved) & kEvery;
+      }
+    }
+    return marks;
+  }
 
  private:
+  static constexpr int kHeld = Values * Lanes;
+  // Where the last thread reads its last unit, in the order of reading.
+  static constexpr unsigned kLastTurn = Lanes > 0 ? (Lanes - 1) / places::kApart % kUnits : 0;
+  static constexpr unsigned kLastUnit = kUnits - 1 - kLastTurn;
+
   static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
     if constexpr (Values == 32) {
       return __funnelshift_l(marks, marks, kUnit * units);
@@ -370,14 +447,47 @@ class row_share {
       return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
     }
   }
-  __device__ __forceinline__ bool whole() const { return first_ >= 0 && first_ + Values <= row_.count; }
+  __device__ __forceinline__ bool wraps() const { return Lanes > 0 && row_.wraps; }
+  __device__ __forceinline__ bool whole() const {
+    return first_ + Values <= row_.count && (first_ >= 0 || (wraps() && row_.count == kHeld));
+  }
   __device__ __forceinline__ bool has(unsigned v) const {
     const unsigned column = static_cast<unsigned>(first_) + units_.number(v / kUnit) * kUnit + v % kUnit;
     return column < static_cast<unsigned>(row_.count);
   }
   __device__ __forceinline__ uint4 unit(unsigned i) const {
     constexpr int kSize = static_cast<int>(sizeof(Stored));
-    return *reinterpret_cast<const uint4*>(row_.bytes + first_ * kSize + units_.bytes(i));
+    const unsigned char* from = row_.bytes + first_ * kSize + units_.bytes(i);
+    const uint4 own = *reinterpret_cast<const uint4*>(from);
+    if (Lanes == 0 || i > 0 || !row_.wraps) return own;  // the first thread begins with its first unit
+    const uint4 last = *reinterpret_cast<const uint4*>(from + (wrapped_ > 0 ? kHeld * kSize : 0));
+    const auto joined = [&](std::uint32_t of_own, std::uint32_t of_last, int w) {
+      const std::uint32_t taken =
+          __funnelshift_lc(~0u, 0u, static_cast<unsigned>(max(wrapped_ * kSize * 8 - w * 32, 0)));
+      return (of_own & ~taken) | (of_last & taken);
+    };
+    return make_uint4(joined(own.x, last.x, 0), joined(own.y, last.y, 1), joined(own.z, last.z, 2),
+                      joined(own.w, last.w, 3));
+  }
+  /// Marks values for which value x factor + addend has its sign bit set. Calls f(v of the first, values) for each unit
+  /// before, which may change them.
+  template <class F>
+  __device__ __forceinline__ bits marks_of_signs(float factor, float addend, F f) const {
+    std::uint32_t words[2] = {0, 0};
+#pragma unroll
+    for (int i = kUnits - 1; i >= 0; i--) {
+      float values[kUnit];
+      widen_unit<Stored>(unit(static_cast<unsigned>(i)), values);
+      f(static_cast<unsigned>(i) * kUnit, values);
+#pragma unroll
+      for (int c = kUnit - 1; c >= 0; c--) {
+        std::uint32_t& word = words[(i * static_cast<int>(kUnit) + c) / 32];
+        word = __funnelshift_l(__float_as_uint(__fmaf_rn(values[c], factor, addend)), word, 1);
+      }
+    }
+    bits marks = words[0];
+    if constexpr (Values > 32) marks |= static_cast<bits>(words[1]) << 32;
+    return marks;
   }
   /// Calls f(v of the first, values) for each unit.
   template <class F>
@@ -403,6 +513,8 @@ class row_share {
   const staged_row<Stored>& row_;
   const places& units_;
   int first_;
+  int rank_;
+  int wrapped_ = 0;  // columns of the row's end that the thread holds before its first ones
 };
 
 __device__ __forceinline__ int count_marks(std::uint32_t marks) { return __popc(marks); }

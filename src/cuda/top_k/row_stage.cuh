@@ -23,19 +23,17 @@ struct row_stage {
   const unsigned char* data;
   const unsigned char* end;   // of the last row
   std::int64_t stride_bytes;  // from row to row in the matrix
+  std::int64_t first_inner;   // rows [first_inner, inner_end): units that these touch lie in the matrix
+  std::int64_t inner_end;
   std::int32_t row_bytes;
   std::int32_t pitch_bytes;  // from row to row in shared memory; a multiple of 16, but for dense rows
   std::int32_t value_bytes;
+  std::uint32_t lead_of_first;  // bytes by which values are behind a multiple of 16, and what each row adds
+  std::uint32_t lead_of_each;
   stage_mode mode;
 
-  /// Bytes by which the first value of row `index` is behind a multiple of 16.
-  __device__ __forceinline__ int lead_bytes(std::int64_t index) const {
-    if (mode == stage_mode::packed || mode == stage_mode::by_threads) return 0;
-    return static_cast<int>((static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(data)) +
-                             static_cast<std::uint32_t>(index) * static_cast<std::uint32_t>(stride_bytes)) %
-                            kCopyUnit);
-  }
-  /// Where the first value of row first + r is in shared memory, of rows that were fetched from `first` on.
+  /// Where the first value of row first + r is in shared memory, of rows that were fetched from `first` on: as far
+  /// behind a multiple of 16 as it is in the matrix, unless threads bring all rows.
   __device__ __forceinline__ int offset_bytes(std::int64_t first, int r) const {
     return r * pitch_bytes + lead_bytes(mode == stage_mode::dense ? first : first + r);
   }
@@ -44,25 +42,41 @@ struct row_stage {
     const std::int64_t brought = mode == stage_mode::dense ? 2 * kCopyUnit : 0;  // before the first, behind the last
     return (brought + (rows - 1) * std::int64_t{pitch_bytes} + std::int64_t{values} * value_bytes + 127) / 128 * 128;
   }
-  /// Columns that threads must hold for a row: its own, and those that may come along.
+  /// Columns of a row, and those that may come along before it.
   std::int64_t columns_held() const {
     const bool aligned = mode == stage_mode::packed || mode == stage_mode::by_threads;
     return (row_bytes + (aligned ? 0 : kCopyUnit - value_bytes)) / value_bytes;
   }
 
-  /// Starts copying rows [first, first + rows); one thread calls it. @pre mode is not by_threads.
-  __device__ __forceinline__ void fetch(std::int64_t first, int rows, unsigned char* to, std::uint64_t* barrier) const {
-    if (mode == stage_mode::packed) return fetch_packed(first, rows, to, barrier);
-    if (mode == stage_mode::dense) return fetch_dense(first, rows, to, barrier);
-    std::uint32_t all = 0;
-    for (int r = 0; r < rows; r++) all += fetched_bytes(first + r);
-    barrier_expect(barrier, all);
-    for (int r = 0; r < rows; r++) {
-      const std::uint32_t bytes = fetched_bytes(first + r);
-      if (bytes > 0) bulk_copy(to + r * pitch_bytes, units_of(first + r), bytes, barrier);
+  /// Starts copying a row; one thread calls it. @pre mode is not by_threads.
+  __device__ __forceinline__ void fetch_row(std::int64_t index, unsigned char* to, std::uint64_t* barrier) const {
+    if (mode == stage_mode::packed) return fetch_packed(index, 1, to, barrier);
+    if (mode == stage_mode::dense) return fetch_dense(index, 1, to, barrier);
+    const std::uint32_t bytes = fetched_bytes(index);
+    barrier_expect(barrier, bytes);
+    if (bytes > 0) bulk_copy(to, units_of(index), bytes, barrier);
+  }
+  /// Starts copying rows [first, first + rows), no more than a warp has lanes, all of which call it. @pre as above.
+  __device__ __forceinline__ void fetch_rows(std::int64_t first, int rows, unsigned char* to,
+                                             std::uint64_t* barrier) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    if (mode == stage_mode::units) {
+      if (lane < rows) {
+        const std::uint32_t bytes = fetched_bytes(first + lane);
+        barrier_expect_more(barrier, bytes);
+        if (bytes > 0) bulk_copy(to + lane * pitch_bytes, units_of(first + lane), bytes, barrier);
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive_at(shared_address(barrier));
+    } else if (lane == 0) {
+      if (mode == stage_mode::packed) {
+        fetch_packed(first, rows, to, barrier);
+      } else {
+        fetch_dense(first, rows, to, barrier);
+      }
     }
   }
-  /// @pre mode is packed.
+  /// One thread calls it. @pre mode is packed.
   __device__ __forceinline__ void fetch_packed(std::int64_t first, int rows, unsigned char* to,
                                                std::uint64_t* barrier) const {
     const auto bytes = static_cast<std::uint32_t>(rows * row_bytes);
@@ -72,21 +86,42 @@ struct row_stage {
   /// Whether threads must bring a part of rows [first, first + rows): ragged rows, rows whose units leave the matrix,
   /// and what dense ones have in a unit that does. The same for all threads.
   __device__ __forceinline__ bool has_rest(std::int64_t first, int rows) const {
-    if (mode == stage_mode::packed) return false;
     if (mode == stage_mode::by_threads) return true;
+    if (mode == stage_mode::packed || !is_at_end(first, rows)) return false;
     if (mode == stage_mode::dense) return dense_copy_of(first, rows).has_ends();
-    bool any = false;
-    for (int r = 0; r < rows; r++) any |= fetched_bytes(first + r) == 0;
-    return any;
+    return fetched_bytes(first) == 0 || fetched_bytes(first + rows - 1) == 0;
   }
-  /// Brings it; the threads must meet before they read.
-  __device__ __forceinline__ void copy_rest(const core::top_k_request& request, std::int64_t first, int rows,
-                                            unsigned char* to, int thread, int threads) const {
-    if (mode == stage_mode::dense) return copy_dense_ends(dense_copy_of(first, rows), to, thread, threads);
+  /// Brings ragged rows; the threads must meet before they read. @pre mode is by_threads.
+  __device__ __forceinline__ void copy_ragged(const core::top_k_request& request, std::int64_t first, int rows,
+                                              unsigned char* to, int thread, int threads) const {
     for (int r = 0; r < rows; r++) {
-      if (mode == stage_mode::units && fetched_bytes(first + r) != 0) continue;
-      copy_row(request, first + r, to + offset_bytes(first, r), thread, threads);
+      const row_span span = span_of(request, first + r);
+      copy_values(data + (first + r) * stride_bytes + span.begin * value_bytes, to + r * pitch_bytes, span.count,
+                  thread, threads);
     }
+  }
+  /// Brings what the engine does not, of the first or last rows; the threads must meet before they read, and before the
+  /// engine brings others. @pre mode is dense or units.
+  __device__ __forceinline__ void copy_ends(std::int64_t first, int rows, unsigned char* to, int thread,
+                                            int threads) const {
+    if (mode == stage_mode::dense) {
+      const dense_copy copy = dense_copy_of(first, rows);
+      to += copy.lead;
+      const unsigned char* begin_of_copy = copy.low < copy.end ? copy.low : copy.end;
+      copy_values(copy.begin, to, (begin_of_copy - copy.begin) / value_bytes, thread, threads);
+      copy_values(copy.high, to + (copy.high - copy.begin), (copy.end - copy.high) / value_bytes, thread, threads);
+    } else {
+      for (int r = 0; r < rows; r++)
+        if (fetched_bytes(first + r) == 0)
+          copy_values(data + (first + r) * stride_bytes, to + offset_bytes(first, r), row_bytes / value_bytes, thread,
+                      threads);
+    }
+    async_fence();
+  }
+  /// The same, not inlined: where loops are long, what few rows need must not stand between what all of them do.
+  __device__ __noinline__ void call_copy_ends(std::int64_t first, int rows, unsigned char* to, int thread,
+                                              int threads) const {
+    copy_ends(first, rows, to, thread, threads);
   }
 
  private:
@@ -100,6 +135,12 @@ struct row_stage {
 
     __device__ __forceinline__ bool has_ends() const { return begin < low || end > high; }
   };
+  __device__ __forceinline__ int lead_bytes(std::int64_t index) const {
+    return static_cast<int>((lead_of_first + static_cast<std::uint32_t>(index) * lead_of_each) % kCopyUnit);
+  }
+  __device__ __forceinline__ bool is_at_end(std::int64_t first, int rows) const {
+    return first < first_inner || first + rows > inner_end;
+  }
   __device__ __forceinline__ dense_copy dense_copy_of(std::int64_t first, int rows) const {
     dense_copy copy;
     copy.begin = data + first * stride_bytes;
@@ -115,28 +156,22 @@ struct row_stage {
   }
   __device__ __forceinline__ void fetch_dense(std::int64_t first, int rows, unsigned char* to,
                                               std::uint64_t* barrier) const {
+    if (is_at_end(first, rows)) return fetch_dense_end(first, rows, to, barrier);
+    const int lead = lead_bytes(first);
+    const std::uint32_t bytes = units_bytes(lead + rows * row_bytes);
+    barrier_expect(barrier, bytes);
+    bulk_copy(to, data + first * stride_bytes - lead, bytes, barrier);
+  }
+  __device__ __noinline__ void fetch_dense_end(std::int64_t first, int rows, unsigned char* to,
+                                               std::uint64_t* barrier) const {
     const dense_copy copy = dense_copy_of(first, rows);
     const auto bytes = static_cast<std::uint32_t>(copy.high - copy.low);
     barrier_expect(barrier, bytes);
     if (bytes > 0) bulk_copy(to + (copy.low - copy.begin) + copy.lead, copy.low, bytes, barrier);
   }
-  __device__ __noinline__ void copy_dense_ends(dense_copy copy, unsigned char* to, int thread, int threads) const {
-    to += copy.lead;
-    for (int b = thread * value_bytes; b < copy.end - copy.begin; b += threads * value_bytes) {
-      const unsigned char* from = copy.begin + b;
-      if (from >= copy.low && from < copy.high) continue;
-      if (value_bytes == 4) {
-        *reinterpret_cast<std::uint32_t*>(to + b) = *reinterpret_cast<const std::uint32_t*>(from);
-      } else {
-        *reinterpret_cast<std::uint16_t*>(to + b) = *reinterpret_cast<const std::uint16_t*>(from);
-      }
-    }
-  }
-  __device__ __forceinline__ void copy_row(const core::top_k_request& request, std::int64_t index, unsigned char* to,
-                                           int thread, int threads) const {
-    const row_span span = span_of(request, index);
-    const unsigned char* from = data + index * stride_bytes + span.begin * value_bytes;
-    const auto count = static_cast<int>(span.count);
+  __device__ __forceinline__ void copy_values(const unsigned char* from, unsigned char* to, std::int64_t values,
+                                              int thread, int threads) const {
+    const auto count = static_cast<int>(values);
     if (value_bytes == 4) {
 #pragma unroll 8
       for (int c = thread; c < count; c += threads)
@@ -147,14 +182,17 @@ struct row_stage {
         reinterpret_cast<std::uint16_t*>(to)[c] = reinterpret_cast<const std::uint16_t*>(from)[c];
     }
   }
+  static __device__ __forceinline__ std::uint32_t units_bytes(int bytes) {
+    return (static_cast<std::uint32_t>(bytes) + kCopyUnit - 1) / kCopyUnit * kCopyUnit;
+  }
   __device__ __forceinline__ const unsigned char* units_of(std::int64_t index) const {
     return data + index * stride_bytes - lead_bytes(index);
   }
-  /// Bytes that the copy engine brings of a row; 0 if its units leave the matrix.
+  /// Bytes that the copy engine brings of a row that lies apart; 0 if its units leave the matrix.
   __device__ __forceinline__ std::uint32_t fetched_bytes(std::int64_t index) const {
-    const std::int64_t bytes = (lead_bytes(index) + row_bytes + kCopyUnit - 1) / kCopyUnit * kCopyUnit;
+    const std::uint32_t bytes = units_bytes(lead_bytes(index) + row_bytes);
     const unsigned char* from = units_of(index);
-    return from >= data && from + bytes <= end ? static_cast<std::uint32_t>(bytes) : 0u;
+    return from >= data && from + bytes <= end ? bytes : 0u;
   }
 };
 
@@ -167,12 +205,17 @@ inline row_stage row_stage_of(const core::top_k_request& request, std::int64_t m
   const bool ragged = request.ragged.begins || request.ragged.ends;
   const auto address = reinterpret_cast<std::uintptr_t>(matrix.data);
   const auto* data = static_cast<const unsigned char*>(matrix.data);
+  const std::int64_t rows_at_end = 1 + (kCopyUnit - 1) / std::max(stride_bytes, std::int64_t{1});
   row_stage stage{data,
                   data + (matrix.rows - 1) * stride_bytes + row_bytes,
                   stride_bytes,
+                  rows_at_end,
+                  matrix.rows - rows_at_end,
                   static_cast<std::int32_t>(row_bytes),
                   static_cast<std::int32_t>((row_bytes + 2 * kCopyUnit - 1) / kCopyUnit * kCopyUnit),
                   static_cast<std::int32_t>(value_bytes),
+                  static_cast<std::uint32_t>(address % kCopyUnit),
+                  static_cast<std::uint32_t>(stride_bytes % kCopyUnit),
                   stage_mode::units};
   const bool behind_each_other = stride_bytes == row_bytes;
   if (ragged) {
@@ -186,6 +229,8 @@ inline row_stage row_stage_of(const core::top_k_request& request, std::int64_t m
     stage.mode = stage_mode::dense;
     stage.pitch_bytes = stage.row_bytes;
   }
+  if (stage.mode == stage_mode::packed || stage.mode == stage_mode::by_threads)
+    stage.lead_of_first = stage.lead_of_each = 0;
   return stage;
 }
 

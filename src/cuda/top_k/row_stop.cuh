@@ -107,13 +107,13 @@ inline __device__ __noinline__ float first_midpoint_within(early_stop stop, stop
 }
 
 /// A thread's columns as finite values, the largest first: in registers where these have room, else read for each pass.
-template <class Stored, int Values, bool Keeps16, bool Held>
+template <class Share, bool Held>
 class stop_values {
  public:
-  using share_type = row_share<Stored, Values, Keeps16>;
-  using bits = typename share_type::bits;
+  static constexpr int kValues = Share::kValues;
+  using bits = typename Share::bits;
 
-  __device__ __forceinline__ explicit stop_values(const share_type& share) : share_(share), there_(share.present()) {
+  __device__ __forceinline__ explicit stop_values(const Share& share) : share_(share), there_(share.present()) {
     if constexpr (Held) share.read_values(values_);
   }
   __device__ __forceinline__ bits there() const { return there_; }
@@ -129,24 +129,24 @@ class stop_values {
     return least;
   }
   /// Numbers value x scale + offset, NaN for a column that is not there; to be counted, not marked.
-  __device__ __forceinline__ void map(thread_numbers<float, Values>& numbers, float scale, float offset) const {
+  __device__ __forceinline__ void map(thread_numbers<float, kValues>& numbers, float scale, float offset) const {
     int at = 0;
     const auto set = [&](float a, float b) {
       numbers.set(at++, __fmaf_rn(a, scale, offset), __fmaf_rn(b, scale, offset));
     };
     const float absent = core::float_from_bits(core::kCanonicalNan);
     if constexpr (!Held) {
-      share_.visit_there(absent, [&](const float(&values)[share_type::kUnit]) {
+      share_.visit_there(absent, [&](unsigned /*first*/, const float(&values)[Share::kUnit]) {
 #pragma unroll
-        for (unsigned c = 0; c < share_type::kUnit; c += 2) set(values[c], values[c + 1]);
+        for (unsigned c = 0; c < Share::kUnit; c += 2) set(values[c], values[c + 1]);
       });
-    } else if (there_ == share_type::kEvery) {
+    } else if (there_ == Share::kEvery) {
 #pragma unroll
-      for (int v = 0; v < Values; v += 2) set(values_[v], values_[v + 1]);
+      for (int v = 0; v < kValues; v += 2) set(values_[v], values_[v + 1]);
     } else {
       const auto value = [&](int v) { return there_ >> v & 1 ? values_[v] : absent; };
 #pragma unroll
-      for (int v = 0; v < Values; v += 2) set(value(v), value(v + 1));
+      for (int v = 0; v < kValues; v += 2) set(value(v), value(v + 1));
     }
   }
   /// Marks those that are no less.
@@ -154,18 +154,18 @@ class stop_values {
     from = without_plus_zero(from);
     if constexpr (!Held) return share_.finite_from(from) & there_;
     constexpr int kEach = 16;  // marks that wait for one another
-    constexpr int kRuns = (Values + kEach - 1) / kEach;
+    constexpr int kRuns = (kValues + kEach - 1) / kEach;
     std::uint32_t less[(kRuns + 1) / 2 * 2] = {};
 #pragma unroll
     for (int i = kEach - 1; i >= 0; i--) {
 #pragma unroll
       for (int r = 0; r < kRuns; r++) {
         const int v = r * kEach + i;
-        if (v < Values) less[r] = shift_in_less(values_[Held && v < Values ? v : 0], from, less[r]);
+        if (v < kValues) less[r] = shift_in_less(values_[Held && v < kValues ? v : 0], from, less[r]);
       }
     }
     bits marks = ~(less[0] | less[1] << kEach);
-    if constexpr (Values > 32)
+    if constexpr (kValues > 32)
       marks = static_cast<bits>(~(less[2] | less[3] << kEach)) << 32 | static_cast<std::uint32_t>(marks);
     return marks & there_;
   }
@@ -176,13 +176,14 @@ class stop_values {
     if constexpr (Held) {
       f(values_);
     } else {
-      share_.visit_there(there_ == share_type::kEvery ? 0.0f : share_.first_value(), f);
+      share_.visit_there(there_ == Share::kEvery ? 0.0f : share_.first_value(),
+                         [&](unsigned /*first*/, const float(&values)[Share::kUnit]) { f(values); });
     }
   }
 
-  const share_type& share_;
+  const Share& share_;
   const bits there_;
-  float values_[Held ? Values : 1];
+  float values_[Held ? kValues : 1];
 };
 
 /// Where a border lies: in [low, high), and `at` if no more than the k best reach `low`.
@@ -197,11 +198,10 @@ struct number_range {
 /// Finds where a row's border lies by counting 16-bit numbers, a unit for `each`, 0 for `at`: half the instructions of
 /// counting values. All that run in step call it; only rows that are `open` are searched.
 /// @param target so narrow a range is enough.
-template <class Group, class Stored, int Values, bool Keeps16, bool Held>
-__device__ __forceinline__ number_range narrow_by_numbers(Group& group,
-                                                          const stop_values<Stored, Values, Keeps16, Held>& values,
-                                                          float k, float at, float each, float target, bool open) {
-  using kind = thread_numbers<float, Values>;
+template <class Group, class StopValues>
+__device__ __forceinline__ number_range narrow_by_numbers(Group& group, const StopValues& values, float k, float at,
+                                                          float each, float target, bool open) {
+  using kind = thread_numbers<float, StopValues::kValues>;
   const float scale = near_reciprocal(each);
   const float offset = -at * scale;
   const bool usable = open && fabsf(offset) < kFarthest && scale < kFarthest && scale > 1.0f / kFarthest;
@@ -248,13 +248,13 @@ __device__ __forceinline__ number_range narrow_by_numbers(Group& group,
 /// Algorithm 2's result are the first k of the marks; no marks fill up then.
 /// @param learns whether to learn where borders lie. @param settled whether the marks are right: a row that holds NaN
 /// or an infinity takes the exact path.
-template <int Values, class Stored, bool Keeps16, class Group>
-__device__ __forceinline__ row_marks<typename row_share<Stored, Values>::bits> search_stopped_row(
-    Group& group, const search_plan& plan, const staged_row<Stored>& row,
-    const row_share<Stored, Values, Keeps16>& share, stop_guess& guess, bool learns, bool& settled) {
-  using bits = typename row_share<Stored, Values>::bits;
+template <class Share, class Group>
+__device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
+    Group& group, const search_plan& plan, const staged_row<typename Share::stored>& row, const Share& share,
+    stop_guess& guess, bool learns, bool& settled) {
+  using bits = typename Share::bits;
   const early_stop& stop = plan.stop;
-  const stop_values<Stored, Values, Keeps16, Group::kHasRoom || (Values <= 32)> values(share);
+  const stop_values<Share, Group::kHasRoom || (Share::kValues <= 32)> values(share);
   float_ends ends = values.ends();
   ends.join(group);
   if (!group.all(ends.have_both_signs())) ends.add_least_bits(~group.largest(~values.least_bits()));

@@ -19,7 +19,8 @@
 // rows a warp, 64 values a lane 0.66 -> a queue 0.64. 2^20 x 768, k 128: 1.07 -> a queue, a warp a row 1.00. 65,536 x
 // 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159. Sorted, 2^20 x 256, k 32: 64-bit keys
 // in shared memory 1.00 -> registers 0.38; bf16 1.08 -> 0.35. 2^20 x 255, k 32: a copy a row 0.74 -> one for eight
-// 0.55.
+// 0.55 -> the last columns in the place of what precedes the row 0.36; 2^20 x 256 of a wider matrix: copies asked for
+// by one lane 0.71 -> by a lane each 0.37.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +40,7 @@
 namespace shortlist::cuda {
 
 constexpr int kSlotsEach = 2;  // of a warp: rows that are searched, and rows that arrive
-constexpr std::int64_t kQueueBytes = (sizeof(row_queue) + 127) / 128 * 128;
+constexpr std::int64_t kQueueBytes = (sizeof(row_queue<false>) + 127) / 128 * 128;
 constexpr int kListedShare = 4;  // see candidate_plan_of
 
 struct warp_args {
@@ -53,6 +54,8 @@ struct warp_args {
   std::uint32_t shares_over;  // so many blocks have another
   std::int32_t staged_bytes;  // of a row's entries, or of its list
   candidate_plan candidates;
+  bool wraps;     // see row_share
+  bool together;  // see write_together
 };
 
 /// What else there is costs instructions that count here, so that the common requests have kernels of their own.
@@ -67,9 +70,12 @@ enum class warp_rows_kind : std::uint8_t {
 
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
-constexpr int kMostWarps = Values == 64 && sizeof(Stored) == 4 && Kind == warp_rows_kind::sorted    ? 16
+constexpr int kMostWarps = Values == 64 && sizeof(Stored) == 4 &&
+                                   (Kind == warp_rows_kind::sorted || Kind == warp_rows_kind::plain_sorted)
+                               ? 16
                            : Values == 64 && (sizeof(Stored) == 4 || Kind == warp_rows_kind::early) ? 12
-                           : Values == 48                                                           ? 16
+                           : Values == 48 && sizeof(Stored) == 4 && Lanes == 4                      ? 20
+                           : Values == 48 && (sizeof(Stored) == 4 || Lanes == kWarp)                ? 16
                            : Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16)         ? 20
                                                                                                     : 24;
 
@@ -99,7 +105,8 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int group_index = lane / Lanes;
   lane_group<Lanes> group;
-  row_queue& queue = *reinterpret_cast<row_queue*>(dynamic_shared());
+  using queue_type = row_queue<(!kPacked && kGroups > 1)>;
+  queue_type& queue = *reinterpret_cast<queue_type*>(dynamic_shared());
   unsigned char* slots = dynamic_shared() + kQueueBytes;
   unsigned char* staged = slots + args.slots * args.stage_bytes + (warp * kGroups + group_index) * args.staged_bytes;
   const std::int64_t rows = request.matrix.rows;
@@ -113,8 +120,10 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
     unsigned char* to = slots + slot * args.stage_bytes;
     if constexpr (kPacked) {
       args.stage.fetch_packed(first, there, to, barrier);
+    } else if constexpr (kGroups == 1) {
+      args.stage.fetch_row(first, to, barrier);
     } else {
-      args.stage.fetch(first, there, to, barrier);
+      args.stage.fetch_rows(first, there, to, barrier);
     }
   };
   const bool packed = kPacked || args.stage.mode == stage_mode::packed;
@@ -125,7 +134,8 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
   }
   queued_rows taken = queue.begin(fetches ? args.slots : 0, shares, fetch);
   __syncthreads();
-  const unit_places<Stored, Values, true> units(group.rank());
+  using share_type = row_share<Stored, Values, true, kPacked ? 0 : Lanes, kPacked>;
+  const typename share_type::places units(group.rank());
   row_shape shape{.border = args.search.deviations};
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = Kind == warp_rows_kind::early || (Kind == warp_rows_kind::any && args.search.stop.asked());
@@ -145,17 +155,21 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
     if (!packed) {
       const auto fetched = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
       if (args.stage.has_rest(first, fetched)) {
-        args.stage.copy_rest(request, first, fetched, rows_bytes, lane, kWarp);
+        if (kSimple || fetches) {
+          args.stage.call_copy_ends(first, fetched, rows_bytes, lane, kWarp);
+        } else {
+          args.stage.copy_ragged(request, first, fetched, rows_bytes, lane, kWarp);
+        }
         __syncwarp();
       }
     }
-    const int lead_bytes = packed ? 0 : args.stage.lead_bytes(first + group_index);
     const int offset_bytes =
         packed ? group_index * args.stage.pitch_bytes : args.stage.offset_bytes(first, group_index);
+    const int lead_bytes = packed ? 0 : offset_bytes % static_cast<int>(kCopyUnit);
     const staged_row<Stored> row{rows_bytes + offset_bytes, static_cast<int>(span.count),
                                  request.options.order == order::smallest,
-                                 lead_bytes / static_cast<int>(sizeof(Stored))};
-    const row_share<Stored, Values, true> share(row, group.rank(), units);
+                                 lead_bytes / static_cast<int>(sizeof(Stored)), !kPacked && args.wraps};
+    const share_type share(row, group.rank(), units);
     bool tries = false;
     int count = 0;
     if constexpr (kLists<Values, Lanes, Kind>) {
@@ -178,11 +192,11 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
       }
     }
     bool settled = false;
-    row_marks<typename row_share<Stored, Values>::bits> marks;
+    row_marks<typename share_type::bits> marks;
     if constexpr (Kind != warp_rows_kind::early)
-      if (!stops) marks = search_row<Values, kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
+      if (!stops) marks = search_row<kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
     if constexpr (!kPlain)
-      if (stops) marks = search_stopped_row<Values>(group, args.search, row, share, guess, learns_from(turn), settled);
+      if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns_from(turn), settled);
     const int best = kPlain ? args.search.k : min(args.search.k, row.count);
     auto chosen = share.ascending(marks.sure);
     int place = 0;
@@ -199,13 +213,25 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
         const key_border border =
             find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near, args.search.deviations);
         if (group_index == leader / Lanes) {
-          marks = marks_by_key<Stored, Values, true>(row, group.rank(), border);
+          marks = marks_by_key<share_type>(row, group.rank(), border);
           settled = true;
         }
       }
       chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
     }
-    write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged);
+    write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
+      if constexpr (kGroups > 1 && kSimple) {
+        if (!args.together) return false;
+        const warp_entries entries{first, static_cast<int>(min(rows - first, std::int64_t{kGroups})),
+                                   staged - group_index * args.staged_bytes, args.staged_bytes};
+        write_together<Stored>(output, entries, [&](int r, int column) {
+          const int offset = packed ? r * args.stage.pitch_bytes : args.stage.offset_bytes(first, r);
+          return reinterpret_cast<const Stored*>(rows_bytes + offset)[column];
+        });
+        return true;
+      }
+      return false;
+    });
     if constexpr (kLists<Values, Lanes, Kind>) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
@@ -218,7 +244,12 @@ __global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kin
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
   constexpr int kGroups = kWarp / Lanes;
-  args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes));
+  const bool packed = args.stage.mode == stage_mode::packed;
+  const int behind = packed ? 0 : static_cast<int>(kCopyUnit / sizeof(Stored));  // the last columns may be
+  args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(kGroups, Values * Lanes + behind));
+  args.wraps = args.stage.columns_held() > Values * Lanes;
+  constexpr int kFewEntries = 16;  // of a row: fewer are written sooner by its own lanes
+  args.together = args.output.aligned && kGroups * args.output.k % 4 == 0 && args.output.k > kFewEntries;
   if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
   args.staged_bytes = static_cast<std::int32_t>(
       std::max(staged_bytes<lane_group<Lanes>, most_sorted(Kind)>(args.output), args.candidates.bytes()));
@@ -245,7 +276,7 @@ constexpr std::int64_t kManyRows = 1 << 18;  // fewer of them end sooner in smal
 /// Which shape of the kernel a request gets.
 template <class Stored, warp_rows_kind Kind>
 void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocessors) {
-  const std::int64_t columns = args.stage.columns_held();
+  const std::int64_t columns = args.request.matrix.cols;
   constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
   constexpr bool kSimple = Kind != warp_rows_kind::any && Kind != warp_rows_kind::plain_sorted;  // worth all shapes
   constexpr int kLanes = Kind == warp_rows_kind::any ? 8 : 4;
@@ -253,14 +284,19 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
   if (columns <= 128) return launch_warp_rows_of<Stored, 128 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
   if constexpr (kPlain && sizeof(Stored) == 2) {  // half the registers: twice the values a lane
     if (columns <= 256) return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+    if (columns <= 384) return launch_warp_rows_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_warp_rows_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
+    if (columns <= 768) return launch_warp_rows_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_warp_rows_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
   } else {
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
     constexpr int kFewOfWide = kPlain ? 96 : kFewEntries;
-    if constexpr (kSimple)
-      if (columns <= 256 && args.search.k <= 64 && args.request.matrix.rows >= kManyRows)
-        return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+    if constexpr (kSimple) {
+      const bool many = args.search.k <= 64 && args.request.matrix.rows >= kManyRows;
+      if constexpr (kPlain)
+        if (columns <= 192 && many) return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
+      if (columns <= 256 && many) return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+    }
     if (columns <= 256) return launch_warp_rows_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
     if constexpr (kPlain)
       if (columns <= 384 && args.search.k <= kFewEntries)
@@ -298,7 +334,7 @@ inline warp_args warp_args_of(const core::top_k_request& request) {
   args.request = request;
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
-  args.stage = row_stage_of(request, core::kWarpRowsMaxCols);
+  args.stage = row_stage_of(request, core::kWarpRowsMaxCols + kCopyUnit);  // what comes along takes no room
   return args;
 }
 
