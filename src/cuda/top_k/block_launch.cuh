@@ -38,10 +38,9 @@ inline block_args block_args_of(const core::top_k_request& request) {
 template <int Values, int Threads, int MostSorted>
 void launch_block_shape(void (*kernel)(block_args), cudaStream_t stream, block_args& args, int multiprocessors) {
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, Values * Threads));
-  const std::int64_t shared_bytes =
-      kStartBytes + args.stage_bytes +
-      std::max(staged_bytes<block_group<Threads>, MostSorted>(args.output),
-               candidate_plan_of(args.request, kListedShareOfBlock).bytes());
+  const std::int64_t shared_bytes = kStartBytes + args.stage_bytes +
+                                    std::max(staged_bytes<block_group<Threads>, MostSorted>(args.output),
+                                             candidate_plan_of(args.request, kListedShareOfBlock).bytes());
   const char* what = "launching the row-wise top k";
   const std::int64_t resident =
       std::int64_t{multiprocessors} * blocks_per_multiprocessor(kernel, Threads, shared_bytes, what);

@@ -2,21 +2,23 @@
 //
 // Why it is fast: a midpoint is reached by k values exactly where it does not exceed the k-th best value, so that the
 // bisection's whole path follows from the row's extremes and its k-th and (k+1)-th best values, without a count. The
-// extremes need one pass, which lists the few columns that may be among the best as well; a warp finds the two values in
-// that list, as the exact search does. A second pass marks what the path ends with.
+// extremes need one pass, which lists the few columns that may be among the best as well; a warp finds the two values
+// in that list, as the exact search does. A second pass marks what the path ends with.
+//
 // Steps of a block, a row at a time: bulk copy -> extremes and list -> the two values -> the path, by every thread ->
 // marks -> write (row_output.cuh). Rows that a list does not serve are searched in full (row_search.cuh), and tell the
 // two values by what was chosen; a row that holds NaN or an infinity is answered by that.
+//
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
-// History: 65,536 x 4096, k 64, 4 steps and eps 1e-4: the search of row_stop.cuh 0.42 and 0.56 ms -> extremes and list in
-// two passes 0.40 and 0.43 -> marks by signs of products, one meeting for extremes and counts 0.33 and 0.36 -> a warp goes
-// one way 0.32 and 0.35.
-#include "cuda/top_k/stop_rows.hpp"
-
+//
+// History, 65,536 x 4096, k 64, 4 steps and eps 1e-4: the search of row_stop.cuh 0.42 and 0.56 ms -> extremes and list
+// in two passes 0.40 and 0.43 -> marks by signs of products, one meeting for extremes and counts 0.33 and 0.36 -> a
+// warp goes one way 0.32 and 0.35.
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/top_k/block_launch.cuh"
 #include "cuda/top_k/block_rows.hpp"
+#include "cuda/top_k/stop_rows.hpp"
 
 namespace shortlist::cuda {
 namespace {
@@ -51,8 +53,7 @@ __device__ __forceinline__ row_summary summary_of(const float_ends& mine, std::u
   const uint4 other = lane < Warps ? shared[lane] : uint4{0, 0, 0, 0};
   all.count = static_cast<int>(group.sum(other.x));
   all.before += static_cast<int>(group.sum(lane < my_warp ? other.x : 0u));
-  const auto ends =
-      float_ends::of_words({group.largest(other.y), group.largest(other.z)}, ~group.largest(other.w));
+  const auto ends = float_ends::of_words({group.largest(other.y), group.largest(other.z)}, ~group.largest(other.w));
   all.ends = {negated ? -ends.most() : ends.least(), negated ? -ends.least() : ends.most(), ends.odd()};
   return all;
 }
