@@ -81,7 +81,33 @@ constexpr shape kLongerStopped[] = {{kRows, 1024, 64}, {kRows, 4096, 64}};  // t
 constexpr int kLongerSteps[] = {2, 4, 8};
 constexpr float kLongerEps = 1e-4f;
 
-/// The table of targets, hard data, and the shapes of the paper's figures and of its table 3.
+// A row that is a little longer, or asks for a little more, may take so many times the time of its neighbour.
+constexpr double kMostOfNeighbour = 1.25;
+struct neighbours {
+  value_type type;
+  shape first;
+  shape next;
+};
+constexpr std::int64_t kFullCols[] = {64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192};
+constexpr std::int64_t kWholeUnit = 8;  // columns: rows still begin at multiples of 16 bytes, of either type
+constexpr std::int64_t kColsOfK = 16;
+constexpr std::int64_t kEvenKs[] = {32, 64, 96, 128, 248};
+
+std::vector<neighbours> gpu_neighbours() {
+  std::vector<neighbours> all;
+  for (const value_type type : {value_type::f32, value_type::bf16}) {
+    for (const std::int64_t cols : kFullCols) {
+      const std::int64_t k = cols / kColsOfK;
+      for (const std::int64_t more : {kWholeUnit, std::int64_t{1}}) {
+        all.push_back({type, {kRows, cols, k}, {kRows, cols + more, k}});
+      }
+    }
+    for (const std::int64_t k : kEvenKs) all.push_back({type, {kRows, kCols, k}, {kRows, kCols, k + 1}});
+  }
+  return all;
+}
+
+/// The table of targets, hard data, neighbours, and the shapes of the paper's figures and of its table 3.
 std::vector<listed_rows_job> gpu_jobs(const results& out) {
   gpu_rows_list list;
   std::vector<rows_job> short_rows;
@@ -105,6 +131,18 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
       job.of_cols = s.cols + kApart;
       list.add_unsorted_and_sorted(job);
     }
+  }
+  for (const neighbours& pair : gpu_neighbours()) {
+    const auto job_of_type = [&](const shape& s) {
+      rows_job job = job_of(s);
+      job.type = pair.type;
+      job.indices_as = index_type::i32;
+      return job;
+    };
+    list.add(job_of_type(pair.first), {}, kGpuBriefSeconds);
+    list.add(job_of_type(pair.next),
+             {{"compared_with", work_name(job_of_type(pair.first))}, {"target_ratio", kMostOfNeighbour}},
+             kGpuBriefSeconds);
   }
   for (const shape& s : kGpuLongShapes) list.add_unsorted_and_sorted(job_of(s));
   for (const std::int64_t cols : kFigureCols) {

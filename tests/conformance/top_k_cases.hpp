@@ -101,6 +101,8 @@ std::vector<top_k_case> covering_top_k_cases(std::int64_t max_elements, std::uin
 /// Cases on both sides of each border between algorithms, in columns, rows, k, type and options, which a covering may
 /// miss: of these none is left out.
 std::vector<top_k_case> border_top_k_cases();
+/// Early stops of more rows than a GPU holds blocks: for its kernels alone.
+std::vector<top_k_case> many_rows_top_k_cases();
 /// Those that take a while and some GB, for the full run.
 std::vector<top_k_case> large_top_k_cases();
 

@@ -96,6 +96,9 @@ TEST_P(TopKOnDevice, EqualsTheReferenceAtEveryBorder) {
   const std::vector<top_k_case> all = border_top_k_cases();
   std::vector<top_k_case> cases;
   for (std::size_t i = 0; i < all.size(); i += kReducedStep) cases.push_back(all[i]);
+  if (where_.kind() == device_kind::cuda) {
+    for (const top_k_case& many : many_rows_top_k_cases()) cases.push_back(many);
+  }
   if (run_settings().full) {
     for (const top_k_case& large : large_top_k_cases()) cases.push_back(large);
   }
