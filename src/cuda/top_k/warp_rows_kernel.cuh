@@ -70,14 +70,15 @@ enum class warp_rows_kind : std::uint8_t {
 
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
-constexpr int kMostWarps = Values == 64 && sizeof(Stored) == 4 &&
-                                   (Kind == warp_rows_kind::sorted || Kind == warp_rows_kind::plain_sorted)
-                               ? 16
-                           : Values == 64 && (sizeof(Stored) == 4 || Kind == warp_rows_kind::early) ? 12
-                           : Values == 48 && sizeof(Stored) == 4 && Lanes == 4                      ? 20
-                           : Values == 48 && (sizeof(Stored) == 4 || Lanes == kWarp)                ? 16
-                           : Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16)         ? 20
-                                                                                                    : 24;
+constexpr int most_warps() {
+  constexpr bool kWide = sizeof(Stored) == 4;
+  constexpr bool kSorts = Kind == warp_rows_kind::sorted || Kind == warp_rows_kind::plain_sorted;
+  if (Values == 64 && kWide) return kSorts ? 16 : 12;
+  if (Values == 64 && Kind == warp_rows_kind::early) return 12;
+  if (Values == 48 && kWide) return Lanes == 4 ? 20 : 16;
+  if (Values == 48 && Lanes == kWarp) return 16;
+  return Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16) ? 20 : 24;
+}
 
 /// Entries of a lane that are sorted in registers: more where sorted rows are the common ones, for each takes room in
 /// the library; 0: kinds that write by ascending column.
@@ -92,7 +93,7 @@ template <int Values, int Lanes, warp_rows_kind Kind>
 constexpr bool kLists = (Kind <= warp_rows_kind::plain_sorted) && (Lanes == kWarp) && (Values > 32);
 
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
-__global__ void __launch_bounds__((kWarp * kMostWarps<Stored, Values, Lanes, Kind>), 1)
+__global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kind>()), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
   constexpr bool kPacked = Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::early;
@@ -259,7 +260,7 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t room = kMaxSharedBytes - kQueueBytes;
   const std::int64_t staged_each = std::int64_t{kGroups} * args.staged_bytes;
   const std::int64_t warps =
-      std::min({std::int64_t{kMostWarps<Stored, Values, Lanes, Kind>}, (shares + blocks - 1) / blocks,
+      std::min({std::int64_t{most_warps<Stored, Values, Lanes, Kind>()}, (shares + blocks - 1) / blocks,
                 2 * room / (3 * args.stage_bytes + 2 * staged_each)});
   const std::int64_t slots = std::min(kSlotsEach * warps, (room - warps * staged_each) / args.stage_bytes);
   args.slots = static_cast<std::uint32_t>(slots);
