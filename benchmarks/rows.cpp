@@ -25,8 +25,8 @@ struct shape {
 constexpr shape kOtherShapes[] = {{kRows, 1024, 64},   {kRows, 4096, 64},    {1'048'576, kCols, kK},
                                   {1, 1'000'000, 100}, {1, 10'000'000, 100}, {100, 100'000, 100}};
 
-rows_job job_of(const shape& s) {
-  rows_job job{.rows = s.rows, .cols = s.cols};
+rows_job job_of(const shape& s, value_type type = value_type::f32) {
+  rows_job job{.rows = s.rows, .cols = s.cols, .type = type};
   job.options.k = s.k;
   return job;
 }
@@ -83,28 +83,23 @@ constexpr float kLongerEps = 1e-4f;
 
 // A row that is a little longer, or asks for a little more, may take so many times the time of its neighbour.
 constexpr double kMostOfNeighbour = 1.25;
-struct neighbours {
-  value_type type;
-  shape first;
-  shape next;
-};
 constexpr std::int64_t kFullCols[] = {64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192};
 constexpr std::int64_t kWholeUnit = 8;  // columns: rows still begin at multiples of 16 bytes, of either type
 constexpr std::int64_t kColsOfK = 16;
 constexpr std::int64_t kEvenKs[] = {32, 64, 96, 128, 248};
 
-std::vector<neighbours> gpu_neighbours() {
-  std::vector<neighbours> all;
+void add_neighbours(gpu_rows_list& list) {
   for (const value_type type : {value_type::f32, value_type::bf16}) {
+    const auto add = [&](const shape& first, const shape& next) {
+      list.add(job_of(first, type), {}, kGpuBriefSeconds);
+      list.add_beside(job_of(next, type), job_of(first, type), kMostOfNeighbour, kGpuBriefSeconds);
+    };
     for (const std::int64_t cols : kFullCols) {
       const std::int64_t k = cols / kColsOfK;
-      for (const std::int64_t more : {kWholeUnit, std::int64_t{1}}) {
-        all.push_back({type, {kRows, cols, k}, {kRows, cols + more, k}});
-      }
+      for (const std::int64_t more : {kWholeUnit, std::int64_t{1}}) add({kRows, cols, k}, {kRows, cols + more, k});
     }
-    for (const std::int64_t k : kEvenKs) all.push_back({type, {kRows, kCols, k}, {kRows, kCols, k + 1}});
+    for (const std::int64_t k : kEvenKs) add({kRows, kCols, k}, {kRows, kCols, k + 1});
   }
-  return all;
 }
 
 /// The table of targets, hard data, neighbours, and the shapes of the paper's figures and of its table 3.
@@ -113,37 +108,22 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
   std::vector<rows_job> short_rows;
   for (const shape& s : kGpuShapes) short_rows.push_back(job_of(s));
   for (const value_type type : {value_type::f16, value_type::bf16}) {
-    short_rows.push_back(job_of(kGpuShapes[0]));
-    short_rows.back().type = type;
+    short_rows.push_back(job_of(kGpuShapes[0], type));
   }
   for (const rows_job& job : short_rows) list.add_unsorted_and_sorted(job);
   for (const shape& s : kGpuOddShapes) {
     for (const value_type type : {value_type::f32, value_type::bf16}) {
-      rows_job job = job_of(s);
-      job.type = type;
-      list.add_unsorted_and_sorted(job);
+      list.add_unsorted_and_sorted(job_of(s, type));
     }
   }
   for (const shape& s : kGpuApartShapes) {
     for (const value_type type : {value_type::f32, value_type::bf16}) {
-      rows_job job = job_of(s);
-      job.type = type;
+      rows_job job = job_of(s, type);
       job.of_cols = s.cols + kApart;
       list.add_unsorted_and_sorted(job);
     }
   }
-  for (const neighbours& pair : gpu_neighbours()) {
-    const auto job_of_type = [&](const shape& s) {
-      rows_job job = job_of(s);
-      job.type = pair.type;
-      job.indices_as = index_type::i32;
-      return job;
-    };
-    list.add(job_of_type(pair.first), {}, kGpuBriefSeconds);
-    list.add(job_of_type(pair.next),
-             {{"compared_with", work_name(job_of_type(pair.first))}, {"target_ratio", kMostOfNeighbour}},
-             kGpuBriefSeconds);
-  }
+  add_neighbours(list);
   for (const shape& s : kGpuLongShapes) list.add_unsorted_and_sorted(job_of(s));
   for (const std::int64_t cols : kFigureCols) {
     for (const std::int64_t k : kFigureKs) {

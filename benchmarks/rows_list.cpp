@@ -24,13 +24,17 @@ void gpu_rows_list::add_unsorted_and_sorted(rows_job job, double seconds) {
   add(job, {}, seconds);
 }
 
+void gpu_rows_list::add_beside(const rows_job& job, rows_job other, double most_ratio, double seconds) {
+  other.indices_as = index_type::i32;
+  add(job, {{"compared_with", work_name(other)}, {"target_ratio", most_ratio}}, seconds);
+}
+
 void gpu_rows_list::add_beside_plain(const rows_job& job, double most_ratio, double seconds) {
   rows_job plain = job;
   plain.values = row_values::normal;
   plain.options.eps = {};
   plain.options.max_iter = {};
-  plain.indices_as = index_type::i32;
-  add(job, {{"compared_with", work_name(plain)}, {"target_ratio", most_ratio}}, seconds);
+  add_beside(job, plain, most_ratio, seconds);
 }
 
 std::vector<listed_rows_job> gpu_rows_list::wanted(const results& out) && {

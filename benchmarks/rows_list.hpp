@@ -23,6 +23,8 @@ class gpu_rows_list {
   void add(rows_job job, const nlohmann::ordered_json& more = {}, double seconds = kGpuSeconds);
   /// A job, and the same with sorted results.
   void add_unsorted_and_sorted(rows_job job, double seconds = kGpuSeconds);
+  /// A job that may take so many times what another takes, which is listed, too.
+  void add_beside(const rows_job& job, rows_job other, double most_ratio, double seconds = kGpuSeconds);
   /// A job that may take so many times what the same takes without early stop, on normal data.
   void add_beside_plain(const rows_job& job, double most_ratio, double seconds = kGpuSeconds);
   /// Those that are wanted: on one matrix together, and one that others are compared with before them.

@@ -27,7 +27,7 @@ have_gpu() { [[ -e /dev/nvidia0 || -e /dev/dxg ]] || nvidia-smi -L >/dev/null 2>
 # A clang-format of another release formats differently, so exactly this one is asked for.
 clang_format() { command -v clang-format-14 || true; }
 
-tracked_sources() { git ls-files -z --cached --others --exclude-standard '*.hpp' '*.cpp' '*.h' '*.cu' '*.cuh'; }
+own_sources() { git ls-files -z --cached --others --exclude-standard '*.hpp' '*.cpp' '*.h' '*.cu' '*.cuh'; }
 
 # What each purpose needs: Debian package, then a program or a <header> that shows that it is there.
 dependencies() {

@@ -18,6 +18,7 @@ constexpr std::int64_t kAllButOne = -2;
 constexpr std::int64_t kAll = -3;
 constexpr std::int64_t kKs[] = {1, 2, 16, 31, 32, 33, 64, 128, kHalf, kAllButOne, kAll};
 constexpr std::int64_t kRowGaps[] = {0, 1, 37};
+constexpr std::string_view kData[] = {"normal", "ties_90", "nan_anywhere", "all_equal", "ascending"};  // by turns
 constexpr std::int64_t kColStrides[] = {1, 1, 1, 2, 3};  // most cases have the stride that has kernels of its own
 
 enum factor : std::size_t {
@@ -226,7 +227,6 @@ std::vector<top_k_case> border_top_k_cases() {
     cases.push_back(what);
   };
   // Borders in columns, each type and each kind of output; the data change from case to case.
-  constexpr std::string_view kData[] = {"normal", "ties_90", "nan_anywhere", "all_equal", "ascending"};
   for (const std::int64_t border : {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}) {
     for (const std::int64_t cols : {border - 1, border, border + 1}) {
       for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
@@ -328,7 +328,6 @@ std::vector<top_k_case> border_top_k_cases() {
 
 std::vector<top_k_case> many_rows_top_k_cases() {
   // Blocks learn from their first rows what they do with others. The data change from case to case.
-  constexpr std::string_view kData[] = {"normal", "ties_90", "nan_anywhere", "all_equal", "ascending"};
   constexpr std::pair<std::int64_t, std::int64_t> kShapes[] = {{1500, 2049}, {1500, 3000},  {3000, 4096},
                                                                {1500, 8192}, {800, 16'000}, {300, 32'768}};
   std::vector<top_k_case> cases;

@@ -222,6 +222,16 @@ __device__ __forceinline__ void read_listed(const staged_row<Stored>& row, const
     if (lane + e * kWarp >= count) values[e] = -INFINITY;
 }
 
+/// The border of the k best of them; what it tells is learned.
+template <int Each>
+__device__ __forceinline__ candidate_border search_list(const float (&values)[Each], const candidate_search& search,
+                                                        float& each) {
+  const float near = __fmaf_rn(search.beyond(), each, search.least);
+  const candidate_border border = border_of(values, search.count, search.k, near, search.least, each);
+  search.learn(border.from, each);
+  return border;
+}
+
 template <int Each, class Stored, class Taken>
 __device__ __forceinline__ void write_listed_by(const staged_row<Stored>& row, const std::int32_t* list,
                                                 const candidate_search& search, float& each, const top_k_output& out,
@@ -230,9 +240,7 @@ __device__ __forceinline__ void write_listed_by(const staged_row<Stored>& row, c
   std::int32_t columns[Each];
   read_listed(row, list, search.count, columns, values);
   taken();
-  const float near = __fmaf_rn(search.beyond(), each, search.least);
-  const candidate_border border = border_of(values, search.count, search.k, near, search.least, each);
-  search.learn(border.from, each);
+  const candidate_border border = search_list(values, search, each);
   write_chosen<Stored>(values, columns, border, search.k, row.negated, out, to);
 }
 
@@ -279,9 +287,7 @@ __device__ __forceinline__ border_values listed_border_by(const staged_row<Store
   float values[Each];
   std::int32_t columns[Each];
   read_listed(row, list, search.count, columns, values);
-  const float near = __fmaf_rn(search.beyond(), each, search.least);
-  const candidate_border border = border_of(values, search.count, search.k, near, search.least, each);
-  search.learn(border.from, each);
+  const candidate_border border = search_list(values, search, each);
   if (border.tied) return {border.from, border.from};
   const lane_group<kWarp> warp;
   float last = INFINITY;

@@ -71,6 +71,11 @@ struct thread_numbers {
     if constexpr (kMapped) u[at] = __floats2half2_rn(low, high);
   }
   __device__ __forceinline__ void set(int at, std::uint32_t word) { memcpy(&u[at], &word, sizeof word); }
+  __device__ __forceinline__ void set_bits(int at, std::uint32_t bits) {
+    std::uint32_t word;
+    memcpy(&word, &u[at], sizeof word);
+    set(at, word | bits);
+  }
 
   /// Values whose bit of `there` is not set become NaN, which reaches no threshold.
   template <class Bits>
@@ -86,9 +91,7 @@ struct thread_numbers {
 #pragma unroll
       for (int i = 0; i < kPairs; i++) {
         const std::uint32_t two = kMapped ? halves[0] >> i : halves[i / 8] >> (2 * (i % 8));
-        std::uint32_t word;
-        memcpy(&word, &u[w * kPairs + i], sizeof word);
-        set(w * kPairs + i, word | (two & 0x00010001u) * kNumberNan);
+        set_bits(w * kPairs + i, (two & 0x00010001u) * kNumberNan);
       }
     }
   }
@@ -96,11 +99,6 @@ struct thread_numbers {
   template <class HasUnit>
   __device__ __forceinline__ void keep_units(HasUnit has_unit) {
     constexpr std::uint32_t kTwoNans = kNumberNan | kNumberNan << 16;
-    const auto set_bits = [&](int at, std::uint32_t bits) {
-      std::uint32_t word;
-      memcpy(&word, &u[at], sizeof word);
-      set(at, word | bits);
-    };
     if constexpr (kMapped) {
 #pragma unroll
       for (int at = 0; at < kWords * kPairs; at += 4) {
@@ -129,9 +127,7 @@ struct thread_numbers {
       const int v = static_cast<int>(unit) * kUnit + c;
       const int at = kMapped ? v / (2 * kPairs) * kPairs + v % kPairs : v / 2;
       const std::uint32_t bits = kMapped ? (absent >> c & 1) << (v / kPairs % 2 * 16) : both >> c & 0x00010001u;
-      std::uint32_t word;
-      memcpy(&word, &u[at], sizeof word);
-      set(at, word | bits * kNumberNan);
+      set_bits(at, bits * kNumberNan);
     }
   }
   __device__ __forceinline__ void negate() {

@@ -348,7 +348,7 @@ class row_share {
 #pragma unroll
     for (unsigned v = 0; v < Values; v++) values[v] = there >> v & 1 ? values[v] : first;
   }
-  /// Unit by unit: calls f(v of the first, values), with `absent` in the place of a column that is not there.
+  /// Unit by unit: calls f(values), with `absent` in the place of a column that is not there.
   template <class F>
   __device__ __forceinline__ void visit_there(float absent, F f) const {
     const bool all = whole();
@@ -358,7 +358,7 @@ class row_share {
 #pragma unroll
         for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (first + c) & 1 ? values[c] : absent;
       }
-      f(first, values);
+      f(values);
     });
   }
   /// Those better than a number that is finite and not -0, NaN not. Adds all that are there to `ends`, and to the least
@@ -382,7 +382,7 @@ class row_share {
   /// Calls f(value, chosen) for all that are there. @param chosen ascending
   template <class F>
   __device__ __forceinline__ void visit_chosen(bits chosen, F f) const {
-    const bits in_order = turned(chosen, units_.turn() == 0 ? 0 : kUnits - units_.turn());
+    const bits in_order = as_read(chosen);
     const bits there = present();
     visit_units([&](unsigned first, const float(&values)[kUnit]) {
 #pragma unroll
@@ -417,7 +417,7 @@ class row_share {
     const auto below = [](int column) { return column >= Values ? kEvery : (bits{1} << max(column, 0)) - 1; };
     bits there = below(row_.count - first_) & ~below(-first_);
     if (wraps()) there |= below(min(wrapped_, row_.count - first_ - kHeld));
-    return turned(there, units_.turn() == 0 ? 0 : kUnits - units_.turn());
+    return as_read(there);
   }
   /// Bit i then stands for column first_column() + i. All threads that run in step call it.
   __device__ __forceinline__ bits ascending(bits marks) const {
@@ -446,6 +446,10 @@ class row_share {
       if (units == 0) return marks;
       return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
     }
+  }
+  /// Marks in the order of reading, of ascending ones.
+  __device__ __forceinline__ bits as_read(bits marks) const {
+    return turned(marks, units_.turn() == 0 ? 0 : kUnits - units_.turn());
   }
   __device__ __forceinline__ bool wraps() const { return Lanes > 0 && row_.wraps; }
   __device__ __forceinline__ bool whole() const {

@@ -136,7 +136,7 @@ class stop_values {
     };
     const float absent = core::float_from_bits(core::kCanonicalNan);
     if constexpr (!Held) {
-      share_.visit_there(absent, [&](unsigned /*first*/, const float(&values)[Share::kUnit]) {
+      share_.visit_there(absent, [&](const float(&values)[Share::kUnit]) {
 #pragma unroll
         for (unsigned c = 0; c < Share::kUnit; c += 2) set(values[c], values[c + 1]);
       });
@@ -176,8 +176,7 @@ class stop_values {
     if constexpr (Held) {
       f(values_);
     } else {
-      share_.visit_there(there_ == Share::kEvery ? 0.0f : share_.first_value(),
-                         [&](unsigned /*first*/, const float(&values)[Share::kUnit]) { f(values); });
+      share_.visit_there(there_ == Share::kEvery ? 0.0f : share_.first_value(), f);
     }
   }
 

@@ -114,10 +114,13 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   const auto first_row = [&](std::uint32_t order) {
     return (blockIdx.x + static_cast<std::int64_t>(order) * gridDim.x) * kGroups;
   };
+  const auto rows_from = [&](std::int64_t first) {  // of a share
+    return static_cast<int>(min(rows - first, std::int64_t{kGroups}));
+  };
   const std::uint32_t shares = args.shares_each + (blockIdx.x < args.shares_over ? 1 : 0);
   const auto fetch = [&](std::uint32_t order, std::uint32_t slot, std::uint64_t* barrier) {
     const std::int64_t first = first_row(order);
-    const auto there = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
+    const int there = rows_from(first);
     unsigned char* to = slots + slot * args.stage_bytes;
     if constexpr (kPacked) {
       args.stage.fetch_packed(first, there, to, barrier);
@@ -154,7 +157,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     if (!kSimple && there) span = span_of(request, index);
     if (fetches) queue.wait(taken);
     if (!packed) {
-      const auto fetched = static_cast<int>(min(rows - first, std::int64_t{kGroups}));
+      const int fetched = rows_from(first);
       if (args.stage.has_rest(first, fetched)) {
         if (kSimple || fetches) {
           args.stage.call_copy_ends(first, fetched, rows_bytes, lane, kWarp);
@@ -223,8 +226,8 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
       if constexpr (kGroups > 1 && kSimple) {
         if (!args.together) return false;
-        const warp_entries entries{first, static_cast<int>(min(rows - first, std::int64_t{kGroups})),
-                                   staged - group_index * args.staged_bytes, args.staged_bytes};
+        const warp_entries entries{first, rows_from(first), staged - group_index * args.staged_bytes,
+                                   args.staged_bytes};
         write_together<Stored>(output, entries, [&](int r, int column) {
           const int offset = packed ? r * args.stage.pitch_bytes : args.stage.offset_bytes(first, r);
           return reinterpret_cast<const Stored*>(rows_bytes + offset)[column];
