@@ -348,6 +348,27 @@ std::vector<top_k_case> many_rows_top_k_cases() {
       }
     }
   }
+  // Short rows, whose early stops are told by 16-bit numbers, as many as warps learn from.
+  for (const std::int64_t cols : {60, 200, 256, 500, 770, 1024, 1400, 2000}) {
+    for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
+      for (const std::string_view mode : {"eps_0", "eps_1e-4", "eps_0.5", "max_iter_8", "max_iter_64"}) {
+        const std::size_t turn = cases.size();
+        cases.push_back({.type = type,
+                         .rows = 4000,
+                         .cols = cols,
+                         .k = turn % 4 == 0   ? cols / 3
+                              : turn % 7 == 0 ? 1
+                                              : cols / 8,
+                         .order = turn % 2 == 0 ? order::largest : order::smallest,
+                         .sorted = turn % 9 == 4,
+                         .mode = mode,
+                         .outputs = turn % 11 == 5 ? "mask" : "values+i32",
+                         .row_gap = turn % 3 == 2 ? 5 : 0,
+                         .distribution = kData[turn % std::size(kData)],
+                         .seed = 500 + turn});
+      }
+    }
+  }
   return cases;
 }
 

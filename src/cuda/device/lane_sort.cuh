@@ -82,22 +82,20 @@ __device__ __forceinline__ void sort_lanes(std::uint32_t (&keys)[Each]) {
 
 constexpr int kPieceEach = 8;  // keys of a lane, of what sort_in_shared sorts in registers at once
 
-/// Lanes of a group that sort together, and keys that each such set of sort_in_shared sorts at once.
+/// Keys that each set of a group's lanes, of one warp, sorts at once in sort_in_shared.
 template <class Group>
-constexpr int kSortingLanes = Group::kThreads < kWarp ? Group::kThreads : kWarp;
-template <class Group>
-constexpr int kSortedPiece = kSortingLanes<Group>* kPieceEach;
+constexpr int kSortedPiece = Group::kLanes* kPieceEach;
 
 /// Sorts keys[0, size) in shared memory. All that run in step call it, after they met; they meet at its end.
 /// @param size a power of two, a piece or more. @param keys at a multiple of 16 bytes.
 template <class Group>
 __device__ __forceinline__ void sort_in_shared(Group& group, std::uint32_t* keys, int size) {
   constexpr int kPiece = kSortedPiece<Group>;
-  constexpr int kLanes = kSortingLanes<Group>;
+  constexpr int kLanes = Group::kLanes;
   const int rank = group.rank();
   const auto each_piece = [&](auto in_registers) {
 #pragma unroll 1
-    for (int at = rank * kPieceEach; at < size; at += Group::kThreads * kPieceEach) {
+    for (int at = rank * kPieceEach; at < size; at += group.threads() * kPieceEach) {
       auto* words = reinterpret_cast<uint4*>(keys + at);
       const uint4 low = words[0];
       const uint4 high = words[1];
@@ -110,7 +108,7 @@ __device__ __forceinline__ void sort_in_shared(Group& group, std::uint32_t* keys
   };
   const auto each_pair = [&](int apart, int mirror) {
 #pragma unroll 1
-    for (int i = rank; i < size / 2; i += Group::kThreads) {
+    for (int i = rank; i < size / 2; i += group.threads()) {
       const int first = 2 * i - (i & (apart - 1));
       order_two(keys[first], keys[(first + apart) ^ mirror]);
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "core/plan.hpp"
@@ -14,7 +15,8 @@
 namespace shortlist::cuda {
 
 constexpr std::int64_t kStartBytes = 512;  // the barrier, and memory to meet in
-constexpr int kListedShareOfBlock = 5;     // see candidate_plan_of
+constexpr std::int64_t kFewestWarps = 2;
+constexpr int kListedShareOfBlock = 5;  // see candidate_plan_of
 
 struct block_args {
   core::top_k_request request;
@@ -23,6 +25,7 @@ struct block_args {
   row_stage stage;
   std::int32_t stage_bytes;
   candidate_plan candidates;
+  std::uint32_t searchers;  // of lists: warps that take turns, less 1; a power of two
 };
 
 inline block_args block_args_of(const core::top_k_request& request) {
@@ -34,18 +37,23 @@ inline block_args block_args_of(const core::top_k_request& request) {
   return args;
 }
 
-/// @tparam MostSorted entries of a lane that one warp sorts in registers while the others wait.
-template <int Values, int Threads, int MostSorted>
+/// Blocks have as many warps as a row needs. @tparam Values of a thread. @tparam MostSorted entries of a lane that one
+/// warp sorts in registers while the others wait.
+template <int Values, int MostSorted>
 void launch_block_shape(void (*kernel)(block_args), cudaStream_t stream, block_args& args, int multiprocessors) {
-  args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, Values * Threads));
+  constexpr std::int64_t kOfWarp = Values * kWarp;
+  const std::int64_t warps = std::max((args.stage.columns_held() + kOfWarp - 1) / kOfWarp, kFewestWarps);
+  const auto threads = static_cast<int>(warps * kWarp);
+  args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, warps * kOfWarp));
+  args.searchers = std::bit_floor(static_cast<std::uint32_t>(warps)) - 1;
   const std::int64_t shared_bytes = kStartBytes + args.stage_bytes +
-                                    std::max(staged_bytes<block_group<Threads>, MostSorted>(args.output),
+                                    std::max(staged_bytes<block_group, MostSorted>(args.output),
                                              candidate_plan_of(args.request, kListedShareOfBlock).bytes());
   const char* what = "launching the row-wise top k";
   const std::int64_t resident =
-      std::int64_t{multiprocessors} * blocks_per_multiprocessor(kernel, Threads, shared_bytes, what);
+      std::int64_t{multiprocessors} * blocks_per_multiprocessor(kernel, threads, shared_bytes, what);
   const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(args.request.matrix.rows, resident))),
-                         .threads = Threads,
+                         .threads = threads,
                          .shared_bytes = shared_bytes};
   launch(kernel, how, stream, args, what);
 }

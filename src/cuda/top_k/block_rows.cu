@@ -35,17 +35,17 @@ enum class row_kind : std::uint8_t {
 
 constexpr int kMostSorted = 8;  // entries of a lane that one warp sorts in registers while the others wait
 
+/// Of so many threads and blocks a multiprocessor, or of fewer threads and more blocks.
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __grid_constant__ block_args args) {
   constexpr bool kPlain = Kind != row_kind::any;
   constexpr bool kLists = Kind == row_kind::listed || Kind == row_kind::sorted;
   constexpr bool kSorts = Kind == row_kind::sorted || Kind == row_kind::any;
   constexpr bool kKeeps16 = !kPlain;  // 65,536 x 8192, k 512, lists: 0.659 ms with them kept, 0.575 without
-  using group_type = block_group<Threads>;
-  static_assert(sizeof(typename group_type::memory) + 16 <= kStartBytes);
+  static_assert(Threads <= block_group::kMostWarps * kWarp && sizeof(block_group::memory) + 16 <= kStartBytes);
   const core::top_k_request& request = args.request;
   auto* barrier = reinterpret_cast<std::uint64_t*>(dynamic_shared());
-  group_type group(*reinterpret_cast<typename group_type::memory*>(dynamic_shared() + 16));
+  block_group group(*reinterpret_cast<block_group::memory*>(dynamic_shared() + 16));
   unsigned char* row_bytes = dynamic_shared() + kStartBytes;
   unsigned char* staged = row_bytes + args.stage_bytes;
   const std::int64_t rows = request.matrix.rows;
@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       __syncthreads();  // the row before is no longer read
       const auto thread = static_cast<int>(threadIdx.x);
       if (kPlain || fetches) {
-        args.stage.copy_ends(index, 1, row_bytes, thread, Threads);
+        args.stage.copy_ends(index, 1, row_bytes, thread, group.threads());
       } else {
-        args.stage.copy_ragged(request, index, 1, row_bytes, thread, Threads);
+        args.stage.copy_ragged(request, index, 1, row_bytes, thread, group.threads());
       }
       __syncthreads();
     }
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
           auto* list = reinterpret_cast<std::int32_t*>(staged);
           write_marked<kWarp>(better, share.first_column(), list, before);
           __syncthreads();
-          if (threadIdx.x / kWarp == turn % group_type::kWarps) {  // the others go on to the next row
+          if (threadIdx.x / kWarp == (turn & args.searchers)) {  // the others go on to the next row
             write_listed<kSorts>(row, list, {count, args.search.k, least}, each, args.output.out, index * args.search.k,
                                  [&] {
                                    __syncwarp();
@@ -141,11 +141,12 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
 
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  launch_block_shape<Values, Threads, kMostSorted>(block_rows_kernel<Stored, Values, Threads, Blocks, Kind>, stream,
-                                                   args, multiprocessors);
+  launch_block_shape<Values, kMostSorted>(block_rows_kernel<Stored, Values, Threads, Blocks, Kind>, stream, args,
+                                          multiprocessors);
 }
 
-// Values a thread, threads, blocks a multiprocessor: as many values as registers take, so that few warps must meet.
+// Values a thread, the most threads, blocks a multiprocessor: as many values as registers take, so that few warps must
+// meet, and no more warps than the row needs.
 template <class Stored, row_kind Kind>
 void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) {
   constexpr bool kListed = Kind == row_kind::listed;
@@ -158,11 +159,9 @@ void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) 
     if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12, Kind>(stream, args, multiprocessors);
   if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10, Kind>(stream, args, multiprocessors);
   if constexpr (kListed)
-    if (columns <= 6144) return launch_shape_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
+    if (columns <= 4608) return launch_shape_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
   if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5, Kind>(stream, args, multiprocessors);
-  if constexpr (kListed)
-    if (columns <= 12288) return launch_shape_of<Stored, 48, 256, 3, Kind>(stream, args, multiprocessors);
-  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3, Kind>(stream, args, multiprocessors);
+  if (columns <= 24576) return launch_shape_of<Stored, 64, 384, 2, Kind>(stream, args, multiprocessors);
   launch_shape_of<Stored, 64, 512, 1, Kind>(stream, args, multiprocessors);
 }
 

@@ -15,9 +15,11 @@ namespace shortlist::cuda {
 template <int Lanes>
 class lane_group {
  public:
-  static constexpr int kThreads = Lanes;
+  static constexpr int kLanes = Lanes;  // of a warp
+  static constexpr bool kIsBlock = false;
   static constexpr bool kHasRoom = true;  // in registers, for a look at rows unlike those before, or at their ties
 
+  __device__ __forceinline__ int threads() const { return Lanes; }
   __device__ __forceinline__ int rank() const { return static_cast<int>(threadIdx.x) % Lanes; }
   __device__ __forceinline__ void sync() const { __syncwarp(); }
   /// Over all that run in step.
@@ -74,42 +76,50 @@ class lane_group {
   }
 };
 
-/// A block of up to 32 warps, with shared memory of its own. Two turns of the same memory: one barrier a result.
-template <int Threads>
+/// A block of up to 16 warps, with shared memory of its own: of warps that are not there it holds 0. Two turns of the
+/// same memory: one barrier a result.
 class block_group {
  public:
-  static constexpr int kThreads = Threads;
+  static constexpr int kLanes = kWarp;
+  static constexpr bool kIsBlock = true;
   static constexpr bool kHasRoom = false;  // what it saves few rows, spills cost all
-  static constexpr int kWarps = Threads / kWarp;
+  static constexpr int kMostWarps = 16;
   struct memory {
-    std::uint32_t words[2][kWarps];
+    std::uint32_t words[2][kMostWarps];
   };
 
-  __device__ explicit block_group(memory& shared) : shared_(shared) {}
+  /// All threads must meet before they call anything else.
+  __device__ explicit block_group(memory& shared) : shared_(shared) {
+    if (threadIdx.x < 2 * kMostWarps) shared.words[threadIdx.x / kMostWarps][threadIdx.x % kMostWarps] = 0;
+  }
 
+  __device__ __forceinline__ int threads() const {
+    int threads;
+    asm volatile("mov.u32 %0, %%ntid.x;" : "=r"(threads));  // else what it makes of them is kept for all rows
+    return threads;
+  }
   __device__ __forceinline__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
   __device__ __forceinline__ bool all(bool value) const { return value; }  // the same in all threads
 
   __device__ __forceinline__ std::uint32_t sum(std::uint32_t value) {
     const std::uint32_t* words = exchange(__reduce_add_sync(kFullWarp, value));
-    return __reduce_add_sync(kFullWarp, of_warp(words, 0u));
+    return __reduce_add_sync(kFullWarp, of_warp(words));
   }
   __device__ __forceinline__ float sum(float value) {
     const std::uint32_t* words = exchange(__float_as_uint(in_warp(value)));
-    return in_warp(__uint_as_float(of_warp(words, 0u)));
+    return in_warp(__uint_as_float(of_warp(words)));
   }
   __device__ __forceinline__ float sum_count(float count) {
     return static_cast<float>(sum(static_cast<std::uint32_t>(count)));
   }
   __device__ __forceinline__ std::uint32_t largest(std::uint32_t value) {
     const std::uint32_t* words = exchange(__reduce_max_sync(kFullWarp, value));
-    return __reduce_max_sync(kFullWarp, of_warp(words, 0u));
+    return __reduce_max_sync(kFullWarp, of_warp(words));
   }
+  /// Of numbers.
   __device__ __forceinline__ float largest(float value) {
-    const lane_group<kWarp> warp;
-    const std::uint32_t* words = exchange(__float_as_uint(warp.largest(value)));
-    return warp.largest(__uint_as_float(of_warp(words, __float_as_uint(-INFINITY))));
+    return core::from_ascending_key(largest(core::ascending_key(value)));
   }
   __device__ __forceinline__ int before(int value) {
     int total = 0;
@@ -120,7 +130,7 @@ class block_group {
     int of_my_warp = 0;
     const int in_my_warp = warp.before(value, of_my_warp);
     const std::uint32_t* words = exchange(static_cast<std::uint32_t>(of_my_warp));
-    const std::uint32_t word = of_warp(words, 0u);
+    const std::uint32_t word = of_warp(words);
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int my_warp = static_cast<int>(threadIdx.x) / kWarp;
     total = static_cast<int>(__reduce_add_sync(kFullWarp, word));
@@ -138,9 +148,9 @@ class block_group {
     __syncthreads();
     return words;
   }
-  __device__ __forceinline__ std::uint32_t of_warp(const std::uint32_t* words, std::uint32_t none) const {
+  __device__ __forceinline__ std::uint32_t of_warp(const std::uint32_t* words) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    return lane < kWarps ? words[lane] : none;
+    return lane < kMostWarps ? words[lane] : 0;
   }
 
   memory& shared_;

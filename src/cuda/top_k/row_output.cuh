@@ -196,7 +196,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     if (index < 0) return;
     std::uint8_t* mask = plan.out.mask + index * plan.cols;
 #pragma unroll 1
-    for (std::int64_t c = group.rank(); c < plan.cols; c += Group::kThreads)
+    for (std::int64_t c = group.rank(); c < plan.cols; c += group.threads())
       if (c < begin || c >= begin + row.count) mask[c] = 0;
     mask += begin + share.first_column();
     const int there = min(max(row.count - share.first_column(), 0), Share::kValues);
@@ -213,7 +213,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   }
   const int best = min(plan.k, row.count);
   auto* columns = reinterpret_cast<std::int32_t*>(staged);
-  write_marked<std::min(Group::kThreads, kWarp), Limited>(chosen, share.first_column(), columns, place, best);
+  write_marked<Group::kLanes, Limited>(chosen, share.first_column(), columns, place, best);
   const bool sorts = MostEach > 0 && plan.sort_size > 1;
   if (sorts && best == 0) columns[0] = 0;  // a sort reads it
   group.sync();
@@ -230,7 +230,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   if (plan.usual) {
     if (index < 0) return;
 #pragma unroll 1
-    for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
+    for (int i = 4 * group.rank(); i < plan.k; i += 4 * group.threads()) {
       const int4 four = *reinterpret_cast<const int4*>(columns + i);
       __stcs(reinterpret_cast<int4*>(static_cast<std::int32_t*>(plan.out.indices) + to + i), four);
       store_four(values + to + i, value_at(four.x), value_at(four.y), value_at(four.z), value_at(four.w));
@@ -240,7 +240,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   if (instead() || index < 0) return;
   if (plan.whole_words) {
 #pragma unroll 1
-    for (int i = 4 * group.rank(); i < plan.k; i += 4 * Group::kThreads) {
+    for (int i = 4 * group.rank(); i < plan.k; i += 4 * group.threads()) {
       const int four[4] = {columns[i], columns[i + 1], columns[i + 2], columns[i + 3]};
       write_columns(plan.out, to + i, four);
       if (values)
@@ -249,7 +249,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
     return;
   }
 #pragma unroll 1
-  for (int i = group.rank(); i < plan.k; i += Group::kThreads) {
+  for (int i = group.rank(); i < plan.k; i += group.threads()) {
     const int column = i < best ? columns[i] : 0;
     write_index(plan.out, to + i, i < best ? begin + column : kNoColumn);
     if (values) values[to + i] = i < best ? value_at(column) : worst_value<Stored>(row.negated);

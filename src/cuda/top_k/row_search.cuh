@@ -151,6 +151,8 @@ __device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<S
   return exact ? border : key_border{high, low};
 }
 
+constexpr std::int64_t kManyRows = 1 << 18;  // fewer of them end sooner in smaller steps, and tell each other less
+
 /// What stays the same for all rows of a request.
 struct search_plan {
   int k;
@@ -158,8 +160,9 @@ struct search_plan {
   float density;     // of such data there: values a standard deviation
   float reach;       // how many values a guess of the border is off, at most
   early_stop stop;
-  float each_span;   // a deviation, of the distance between a row's extremes
-  float each_value;  // the distance between values at the border, in deviations
+  int narrowed_steps;  // so many of an early stop pay for a search of 16-bit numbers first
+  float each_span;     // a deviation, of the distance between a row's extremes
+  float each_value;    // the distance between values at the border, in deviations
 };
 
 inline search_plan search_plan_of(const core::top_k_request& request) {
@@ -168,10 +171,14 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
   const double deviations = core::upper_quantile(share);
   const double density = cols * core::normal_density(deviations);
   const double extreme = std::max(core::upper_quantile(1.0 / (cols + 1.0)), 0.5);
-  return {static_cast<int>(request.options.k), static_cast<float>(deviations),
-          static_cast<float>(density),         kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach,
-          early_stop_of(request.options),      static_cast<float>(0.5 / extreme),
-          static_cast<float>(1.0 / density)};
+  return {.k = static_cast<int>(request.options.k),
+          .deviations = static_cast<float>(deviations),
+          .density = static_cast<float>(density),
+          .reach = kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach,
+          .stop = early_stop_of(request.options),
+          .narrowed_steps = request.matrix.rows < kManyRows ? 6 : 7,
+          .each_span = static_cast<float>(0.5 / extreme),
+          .each_value = static_cast<float>(1.0 / density)};
 }
 
 constexpr float kLearning = 0.25f;        // weight of the last row

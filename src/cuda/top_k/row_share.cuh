@@ -33,7 +33,7 @@ struct staged_row {
   template <class Group, class F>
   __device__ __forceinline__ void visit(const Group& group, F f) const {
 #pragma unroll 4
-    for (int c = group.rank(); c < count; c += Group::kThreads) f(value(c));
+    for (int c = group.rank(); c < count; c += group.threads()) f(value(c));
   }
 };
 

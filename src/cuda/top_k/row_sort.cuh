@@ -237,7 +237,7 @@ __device__ __noinline__ bool sort_in_memory(Group group, Entries entries, int co
   } else if constexpr (kWide) {
     std::uint32_t most = 0;
     std::uint32_t nearness = 0;  // the complement of the least
-    for (int i = group.rank(); i < count; i += Group::kThreads) {
+    for (int i = group.rank(); i < count; i += group.threads()) {
       const std::uint32_t behind = entries.behind_at(static_cast<std::uint32_t>(i));
       most = max(most, behind);
       nearness = max(nearness, ~behind);
@@ -246,7 +246,7 @@ __device__ __noinline__ bool sort_in_memory(Group group, Entries entries, int co
     nearness = group.largest(nearness);
     field = widest_field(~nearness, most, place_bits);
   }
-  for (int i = group.rank(); i < size; i += Group::kThreads) {
+  for (int i = group.rank(); i < size; i += group.threads()) {
     keys[i] = kNoEntry;
     if (i < count) keys[i] = field.key(entries.behind_at(static_cast<std::uint32_t>(i)), place_bits, i);
   }
@@ -255,14 +255,14 @@ __device__ __noinline__ bool sort_in_memory(Group group, Entries entries, int co
   bool doubt = false;
   if (kWide && part == sort_part::widest) {
     if (field.shift > 0)
-      for (int i = group.rank(); i + 1 < count; i += Group::kThreads)
+      for (int i = group.rank(); i + 1 < count; i += group.threads())
         doubt |= keys[i] >> place_bits == keys[i + 1] >> place_bits;
     doubt = any(doubt);
   }
-  for (int i = group.rank(); i < count; i += Group::kThreads)
+  for (int i = group.rank(); i < count; i += group.threads())
     keys[i] = entries.column(keys[i] & ((1u << place_bits) - 1));
   group.sync();
-  for (int i = group.rank(); i < count; i += Group::kThreads)
+  for (int i = group.rank(); i < count; i += group.threads())
     store_shared(entries.columns + static_cast<std::uint32_t>(i) * 4, keys[i]);
   group.sync();
   return doubt;
@@ -289,7 +289,7 @@ __device__ __forceinline__ void sort_rest_by(Group& group, const Entries& entrie
 #pragma unroll 1
     for (int parity = 0; parity < 2; parity++) {
 #pragma unroll 1
-      for (int i = 2 * group.rank() + parity; i + 1 < count; i += 2 * Group::kThreads)
+      for (int i = 2 * group.rank() + parity; i + 1 < count; i += 2 * group.threads())
         swapped |= order_at(entries, static_cast<std::uint32_t>(i));
       group.sync();
     }
@@ -328,14 +328,14 @@ constexpr int kLeastEach = 4;  // entries of a lane, of fewer lanes than a warp
 
 template <class Group, int MostEach>
 constexpr bool sorts_in_registers(int size) {
-  return size <= kSortingLanes<Group> * MostEach;
+  return size <= Group::kLanes * MostEach;
 }
 
 /// Shared memory that a group needs to order `size` entries, in words: their columns, and what sorts them in memory.
 template <class Group, int MostEach>
 constexpr std::int64_t sorted_column_words(int size) {
   if (!sorts_in_registers<Group, MostEach>(size)) return size;
-  return std::max(size, Group::kThreads < kWarp ? kLeastEach * Group::kThreads : kWarp);
+  return std::max(size, Group::kLanes < kWarp ? kLeastEach * Group::kLanes : kWarp);
 }
 template <class Group, int MostEach>
 constexpr std::int64_t sort_words(int size) {
@@ -350,8 +350,8 @@ constexpr std::int64_t sort_words(int size) {
 template <int Values, int MostEach, class Stored, class Group>
 __device__ __forceinline__ void sort_columns(Group& group, const row_entries<Stored>& entries, int count, int size,
                                              std::uint32_t* keys) {
-  constexpr int kLanes = kSortingLanes<Group>;
-  constexpr bool kBlock = Group::kThreads > kWarp;
+  constexpr int kLanes = Group::kLanes;
+  constexpr bool kBlock = Group::kIsBlock;
   constexpr int kMost = kBlock ? MostEach : std::min(MostEach, static_cast<int>(std::bit_ceil(0u + Values)));
   static_assert(kMost >= 8 && kMost <= 32);
   const auto sort = [&](auto each) {  // in a block one warp does

@@ -24,7 +24,6 @@ namespace shortlist::cuda {
 constexpr int kStopGuesses = 6;  // counts after which the bisection's own midpoints are counted, one after the other
 constexpr int kPlainSteps = 12;  // of a path that is followed without looking at its width
 constexpr float kFineShare = 0.25f;   // of what is known of the border: a narrower bracket is not needed for a count
-constexpr int kNarrowedSteps = 8;     // so many steps pay for a search of 16-bit numbers first
 constexpr int kNarrowCounts = 12;     // of numbers; what is known then must do
 constexpr float kNarrowShare = 1.0f;  // of the bracket where the bisection ends: half and twice as much cost more
 constexpr float kNumberRounding = 0x1p-20f;  // of a value's two terms from its number: four roundings, a reciprocal
@@ -280,7 +279,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
   bits marks = values.there();  // those that reach `marked`
   float marked = lower;
   bool open = settled && !takes_all;
-  if (stop.by_eps || stop.max_iter >= kNarrowedSteps) {
+  if (stop.by_eps || stop.max_iter >= plan.narrowed_steps) {
     const float end = stop.by_eps ? path.width : (upper - lower) * exp2f(static_cast<float>(-stop.max_iter));
     const number_range near =
         narrow_by_numbers(group, values, static_cast<float>(plan.k), at, each, kNarrowShare * end, open);

@@ -36,8 +36,7 @@ struct row_summary {
   int count;   // of all
 };
 
-/// All threads come. @param shared of each warp; it is free again behind the next barrier.
-template <int Warps>
+/// All threads come. @param shared of each warp, 0 where there is none; it is free again behind the next barrier.
 __device__ __forceinline__ row_summary summary_of(const float_ends& mine, std::uint32_t least_bits, int candidates,
                                                   bool negated, uint4* shared) {
   const lane_group<kWarp> group;
@@ -50,7 +49,7 @@ __device__ __forceinline__ row_summary summary_of(const float_ends& mine, std::u
                       group.largest(~least_bits)};
   if (lane == 0) shared[my_warp] = of_warp;
   __syncthreads();
-  const uint4 other = lane < Warps ? shared[lane] : uint4{0, 0, 0, 0};
+  const uint4 other = lane < block_group::kMostWarps ? shared[lane] : uint4{0, 0, 0, 0};
   all.count = static_cast<int>(group.sum(other.x));
   all.before += static_cast<int>(group.sum(lane < my_warp ? other.x : 0u));
   const auto ends = float_ends::of_words({group.largest(other.y), group.largest(other.z)}, ~group.largest(other.w));
@@ -71,23 +70,23 @@ __device__ __forceinline__ border_values border_of_chosen(const Share& share, ty
 
 template <class Stored, int Values, int Threads, int Blocks>
 __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid_constant__ block_args args) {
-  using group_type = block_group<Threads>;
   using share_type = row_share<Stored, Values>;
   constexpr std::int64_t kMeetBytes = 16;
-  constexpr std::int64_t kSummaryBytes = kStartBytes - Threads / kWarp * sizeof(uint4);
-  constexpr std::int64_t kPostBytes = kMeetBytes + static_cast<std::int64_t>(sizeof(typename group_type::memory));
+  constexpr std::int64_t kSummaryBytes = kStartBytes - block_group::kMostWarps * sizeof(uint4);
+  constexpr std::int64_t kPostBytes = kMeetBytes + static_cast<std::int64_t>(sizeof(block_group::memory));
   static_assert(kPostBytes % sizeof(border_values) == 0 && kPostBytes + sizeof(border_values) <= kSummaryBytes);
   const core::top_k_request& request = args.request;
   const early_stop& stop = args.search.stop;
   const int k = args.search.k;
   auto* barrier = reinterpret_cast<std::uint64_t*>(dynamic_shared());
-  group_type group(*reinterpret_cast<typename group_type::memory*>(dynamic_shared() + kMeetBytes));
+  block_group group(*reinterpret_cast<block_group::memory*>(dynamic_shared() + kMeetBytes));
   auto* summaries = reinterpret_cast<uint4*>(dynamic_shared() + kSummaryBytes);
   auto& posted = *reinterpret_cast<border_values*>(dynamic_shared() + kPostBytes);
   unsigned char* row_bytes = dynamic_shared() + kStartBytes;
   unsigned char* staged = row_bytes + args.stage_bytes;
   auto* list = reinterpret_cast<std::int32_t*>(staged);
   const std::int64_t rows = request.matrix.rows;
+  if (threadIdx.x < block_group::kMostWarps) summaries[threadIdx.x] = {};
   if (threadIdx.x == 0) {
     barrier_init(barrier, 1);
     barrier_init_fence();
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
     barrier_wait(barrier, turn & 1);
     if (args.stage.has_rest(index, 1)) {
-      args.stage.copy_ends(index, 1, row_bytes, static_cast<int>(threadIdx.x), Threads);
+      args.stage.copy_ends(index, 1, row_bytes, static_cast<int>(threadIdx.x), group.threads());
       __syncthreads();
     }
     const int lead_bytes = args.stage.offset_bytes(index, 0);
@@ -116,8 +115,7 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
     float_ends mine;
     std::uint32_t least_bits = ~0u;
     const auto better = share.ascending(share.above_among(least, mine, least_bits));
-    const auto [ends, before, count] =
-        summary_of<Threads / kWarp>(mine, least_bits, count_marks(better), row.negated, summaries);
+    const auto [ends, before, count] = summary_of(mine, least_bits, count_marks(better), row.negated, summaries);
 
     border_values border;
     typename share_type::bits chosen = 0;
@@ -127,7 +125,7 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
     } else if (tries && !ends.odd && count > k && count <= args.candidates.room) {
       write_marked<kWarp>(better, share.first_column(), list, before);
       __syncthreads();
-      if (threadIdx.x / kWarp == turn % group_type::kWarps) {
+      if (threadIdx.x / kWarp == (turn & args.searchers)) {
         border = listed_border(row, list, {count, k, least}, each);
         if (threadIdx.x % kWarp == 0) posted = border;
       }
@@ -171,8 +169,7 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
 
 template <class Stored, int Values, int Threads, int Blocks>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  launch_block_shape<Values, Threads, 0>(stop_rows_kernel<Stored, Values, Threads, Blocks>, stream, args,
-                                         multiprocessors);
+  launch_block_shape<Values, 0>(stop_rows_kernel<Stored, Values, Threads, Blocks>, stream, args, multiprocessors);
 }
 
 template <class Stored>
@@ -180,7 +177,7 @@ void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) 
   const std::int64_t columns = args.stage.columns_held();
   if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10>(stream, args, multiprocessors);
   if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5>(stream, args, multiprocessors);
-  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3>(stream, args, multiprocessors);
+  if (columns <= 24576) return launch_shape_of<Stored, 64, 384, 2>(stream, args, multiprocessors);
   launch_shape_of<Stored, 64, 512, 1>(stream, args, multiprocessors);
 }
 

@@ -275,8 +275,6 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
 }
 
-constexpr std::int64_t kManyRows = 1 << 18;  // fewer of them end sooner in smaller steps
-
 /// Which shape of the kernel a request gets.
 template <class Stored, warp_rows_kind Kind>
 void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocessors) {
