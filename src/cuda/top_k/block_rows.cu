@@ -11,7 +11,7 @@
 // look at the shape of rows like those before 0.54 to 0.58 -> lists of candidates 0.51. 4096 columns: 128 threads 0.40
 // -> 64 threads, 64 values each 0.29 -> lists 0.27; lognormal 0.55 -> how close values lie is learned 0.41 -> 0.30;
 // bf16 0.67 -> its own values as numbers 0.25 -> 0.18. Sorted, 65,536 x 8192, k 64: 0.97 -> lists sorted by a warp
-// 0.52.
+// 0.52. 32,736 x 8200 of bf16, k 512, on an H100: eight warps 0.66 -> five 0.51.
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/top_k/block_launch.cuh"
