@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
           write_marked<kWarp>(better, share.first_column(), list, before);
           __syncthreads();
           if (threadIdx.x / kWarp == (turn & args.searchers)) {  // the others go on to the next row
-            write_listed<kSorts>(row, list, {count, args.search.k, least}, each, args.output.out, index * args.search.k,
-                                 [&] {
+            write_listed<kSorts>(row, list, {count, args.search.k, least, args.candidates.entries}, each,
+                                 args.output.out, index * args.search.k, [&] {
                                    __syncwarp();
                                    if (threadIdx.x % kWarp == 0) fetch_next();
                                  });

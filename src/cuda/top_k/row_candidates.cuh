@@ -24,12 +24,14 @@ struct candidate_plan {
   float aim = 0.0f;  // columns above the threshold: so many that for nearly every row k or more are
   int room = 0;      // the most that a list holds; 0: rows are not searched by lists
   int words = 0;     // of shared memory
+  int entries = 0;   // of a lane, that most lists need: see lane_entries
 
   std::int64_t bytes() const { return std::int64_t{4} * words; }
 };
 
-/// Entries that a lane sorts of so many candidates: a power of two.
-__host__ __device__ constexpr int sorted_each(int candidates) {
+/// Entries of a lane for so many candidates: a power of two. Each number is code of its own. Where the usual list
+/// nearly fills some, all lists take the next, for warps that go both ways drive each other's code from the cache.
+__host__ __device__ constexpr int lane_entries(int candidates) {
   if (candidates <= 2 * kWarp) return 2;
   if (candidates <= 4 * kWarp) return 4;
   return candidates <= 8 * kWarp ? 8 : kMostListed / kWarp;
@@ -45,7 +47,10 @@ inline candidate_plan candidate_plan_of(const core::top_k_request& request, int 
   if (aim > static_cast<float>(kMostListed)) return {};
   const int room = (static_cast<int>(aim + kRoomDeviations * deviation(aim)) + kWarp - 1) / kWarp * kWarp;
   if (room > kMostListed || std::int64_t{share} * room > request.matrix.cols) return {};
-  return {aim, room, request.options.sorted ? 2 * kWarp * sorted_each(room) : room};  // sorted: values, too
+  return {.aim = aim,
+          .room = room,
+          .words = request.options.sorted ? 2 * kWarp * lane_entries(room) : room,  // sorted: values, too
+          .entries = lane_entries(static_cast<int>(aim + deviation(aim)))};
 }
 
 constexpr float kFollow = 0.25f;  // how much of what one row tells is believed
@@ -196,9 +201,12 @@ __device__ __forceinline__ void write_chosen(const float (&values)[Each], const 
 
 /// What the search of a list needs to know.
 struct candidate_search {
-  int count;    // candidates in the list
-  int k;        // no more
-  float least;  // they reach it
+  int count;          // candidates in the list
+  int k;              // no more
+  float least;        // they reach it
+  int least_entries;  // of a lane, as the plan has them
+
+  __device__ __forceinline__ int entries() const { return max(lane_entries(count), least_entries); }
 
   __device__ __forceinline__ float beyond() const { return static_cast<float>(count - k) + 0.5f; }
   /// Corrects how far it is from one value to the next, by where the border was found.
@@ -304,8 +312,8 @@ __device__ __forceinline__ border_values listed_border_by(const staged_row<Store
 template <class Stored>
 __device__ __forceinline__ border_values listed_border(const staged_row<Stored>& row, const std::int32_t* list,
                                                        const candidate_search& search, float& each) {
-  if (search.count <= 4 * kWarp) return listed_border_by<4>(row, list, search, each);
-  if (search.count <= 8 * kWarp) return listed_border_by<8>(row, list, search, each);
+  if (search.entries() <= 4) return listed_border_by<4>(row, list, search, each);
+  if (search.entries() <= 8) return listed_border_by<8>(row, list, search, each);
   return listed_border_by<kMostListed / kWarp>(row, list, search, each);
 }
 
@@ -316,15 +324,15 @@ template <bool Sorted, class Stored, class Taken>
 __device__ __forceinline__ void write_listed(const staged_row<Stored>& row, const std::int32_t* list,
                                              const candidate_search& search, float& each, const top_k_output& out,
                                              std::int64_t to, Taken taken) {
+  const int most = search.entries();
   if constexpr (Sorted) {
-    const int most = sorted_each(search.count);
     if (most == 2) return write_listed_sorted<2>(row, list, search, each, out, to, taken);
     if (most == 4) return write_listed_sorted<4>(row, list, search, each, out, to, taken);
     if (most == 8) return write_listed_sorted<8>(row, list, search, each, out, to, taken);
     write_listed_sorted<kMostListed / kWarp>(row, list, search, each, out, to, taken);
   } else {
-    if (search.count <= 4 * kWarp) return write_listed_by<4>(row, list, search, each, out, to, taken);
-    if (search.count <= 8 * kWarp) return write_listed_by<8>(row, list, search, each, out, to, taken);
+    if (most <= 4) return write_listed_by<4>(row, list, search, each, out, to, taken);
+    if (most <= 8) return write_listed_by<8>(row, list, search, each, out, to, taken);
     write_listed_by<kMostListed / kWarp>(row, list, search, each, out, to, taken);
   }
 }

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
       write_marked<kWarp>(better, share.first_column(), list, before);
       __syncthreads();
       if (threadIdx.x / kWarp == (turn & args.searchers)) {
-        border = listed_border(row, list, {count, k, least}, each);
+        border = listed_border(row, list, {count, k, least, args.candidates.entries}, each);
         if (threadIdx.x % kWarp == 0) posted = border;
       }
       __syncthreads();

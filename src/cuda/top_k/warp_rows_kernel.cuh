@@ -186,8 +186,8 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
           auto* list = reinterpret_cast<std::int32_t*>(staged);
           write_marked<Lanes>(better, share.first_column(), list, before);
           __syncwarp();
-          write_listed<(kSorted > 0)>(row, list, {count, args.search.k, least}, each, output.out, index * args.search.k,
-                                      [] {});
+          write_listed<(kSorted > 0)>(row, list, {count, args.search.k, least, args.candidates.entries}, each,
+                                      output.out, index * args.search.k, [] {});
           threshold.hit(count, args.candidates.aim);
           __syncwarp();
           done();
