@@ -176,7 +176,7 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
           .density = static_cast<float>(density),
           .reach = kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach,
           .stop = early_stop_of(request.options),
-          .narrowed_steps = request.matrix.rows < kManyRows ? 6 : 7,
+          .narrowed_steps = request.matrix.rows < kManyRows ? 6 : 8,
           .each_span = static_cast<float>(0.5 / extreme),
           .each_value = static_cast<float>(1.0 / density)};
 }

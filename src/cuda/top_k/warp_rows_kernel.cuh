@@ -293,11 +293,16 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
   } else {
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
     constexpr int kFewOfWide = kPlain ? 96 : kFewEntries;
-    if constexpr (kSimple) {
-      const bool many = args.search.k <= 64 && args.request.matrix.rows >= kManyRows;
+    if constexpr (kSimple) {  // eight rows a warp, where they are enough
+      constexpr std::int64_t kSomeRows = 1 << 14;
+      constexpr std::int64_t kRowsOf48 = Kind == warp_rows_kind::sorted ? kManyRows : kSomeRows;
+      constexpr std::int64_t kRowsOf64 = Kind == warp_rows_kind::plain ? kSomeRows : kManyRows;
+      const std::int64_t rows = args.search.k <= 64 ? args.request.matrix.rows : 0;
       if constexpr (kPlain)
-        if (columns <= 192 && many) return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
-      if (columns <= 256 && many) return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+        if (columns <= 192 && rows >= kRowsOf48)
+          return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
+      if (columns <= 256 && rows >= kRowsOf64)
+        return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     }
     if (columns <= 256) return launch_warp_rows_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
     if constexpr (kPlain)
