@@ -11,6 +11,7 @@ import pathlib
 import re
 import sys
 
+import expectations
 import figures
 import recall_curves
 import recall_tables
@@ -96,7 +97,9 @@ def load_results():
     found = []
     for path in sorted((ROOT / "benchmarks/results").glob("*/*.json")):
         if path.stem in CAMPAIGN_ORDER:
-            found.append((path.parent.name, path.stem, json.loads(path.read_text(encoding="utf-8"))))
+            document = json.loads(path.read_text(encoding="utf-8"))
+            expectations.add(document, path.parent.name)
+            found.append((path.parent.name, path.stem, document))
     campaigns = collections.Counter(machine for machine, _, _ in found)
 
     def place(one):

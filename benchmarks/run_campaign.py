@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+import expectations
 import rows_accuracy
 import verdicts
 
@@ -145,21 +146,6 @@ def add_peers(document, arguments, folder):
             record.get("peers", {}).update(found["times"].get(verdicts.peers_work(record["work"]), {}))
 
 
-def add_anchors_and_targets(document, machine):
-    """Figures from elsewhere, marked as such, where this run has none of that name; and what is to be reached."""
-    anchors = json.loads((HERE / "peers/anchors.json").read_text(encoding="utf-8")).get(machine, {})
-    targets = json.loads((HERE / "targets.json").read_text(encoding="utf-8")).get(machine, {})
-    for record in document["records"]:
-        if not record["verified"]:
-            continue
-        for name, anchor in anchors.get(verdicts.peers_work(record["work"]), {}).items():
-            record["peers"].setdefault(name, anchor)
-        target = targets.get(record["work"], {})
-        for name, value in (target if isinstance(target, dict) else {"ms": target}).items():
-            record[f"target_{name}"] = value
-        record.update(verdicts.cpu_targets(record, document["machine"]))
-
-
 def table(document):
     lines = [f"{'work':<60} {'ms':>10} {'limit':>10} {'share':>6}  best peer, targets"]
     for record in document["records"]:
@@ -242,7 +228,10 @@ def main():
     if driver and "gpu" in document["machine"]:
         document["machine"]["driver"] = driver
     machine = arguments.machine or machine_name(document["machine"], arguments.campaign)
-    add_anchors_and_targets(document, machine)
+    expectations.add(document, machine)
+    for record in document["records"]:
+        if record["verified"]:
+            record.update(verdicts.cpu_targets(record, document["machine"]))
     document["quick"] = arguments.quick
     document["load_before"] = load
 
