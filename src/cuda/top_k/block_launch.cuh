@@ -15,8 +15,8 @@
 namespace shortlist::cuda {
 
 constexpr std::int64_t kStartBytes = 512;  // the barrier, and memory to meet in
-constexpr std::int64_t kFewestWarps = 2;
-constexpr int kListedShareOfBlock = 5;  // see candidate_plan_of
+constexpr std::int64_t kFewestWarps = 2;   // of a block; short rows that another kernel would take leave some idle
+constexpr int kListedShareOfBlock = 5;     // see candidate_plan_of
 
 struct block_args {
   core::top_k_request request;
@@ -37,8 +37,8 @@ inline block_args block_args_of(const core::top_k_request& request) {
   return args;
 }
 
-/// Blocks have as many warps as a row needs. @tparam Values of a thread. @tparam MostSorted entries of a lane that one
-/// warp sorts in registers while the others wait.
+/// Blocks have as many warps as a row needs, and as many blocks share a multiprocessor as can. @tparam Values of a
+/// thread. @tparam MostSorted entries of a lane that one warp sorts in registers while the others wait.
 template <int Values, int MostSorted>
 void launch_block_shape(void (*kernel)(block_args), cudaStream_t stream, block_args& args, int multiprocessors) {
   constexpr std::int64_t kOfWarp = Values * kWarp;
