@@ -8,12 +8,14 @@ import pathlib
 import verdicts
 
 HERE = pathlib.Path(__file__).resolve().parent
+ANCHORS = json.loads((HERE / "peers/anchors.json").read_text(encoding="utf-8"))
+TARGETS = json.loads((HERE / "targets.json").read_text(encoding="utf-8"))
 
 
 def add(document, machine):
     """Anchors where the run has no figure of that name, and targets."""
-    anchors = json.loads((HERE / "peers/anchors.json").read_text(encoding="utf-8")).get(machine, {})
-    targets = json.loads((HERE / "targets.json").read_text(encoding="utf-8")).get(machine, {})
+    anchors = ANCHORS.get(machine, {})
+    targets = TARGETS.get(machine, {})
     for record in document["records"]:
         if not record["verified"]:
             continue

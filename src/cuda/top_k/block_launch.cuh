@@ -46,9 +46,9 @@ void launch_block_shape(void (*kernel)(block_args), cudaStream_t stream, block_a
   const auto threads = static_cast<int>(warps * kWarp);
   args.stage_bytes = static_cast<std::int32_t>(args.stage.bytes_of(1, warps * kOfWarp));
   args.searchers = std::bit_floor(static_cast<std::uint32_t>(warps)) - 1;
-  const std::int64_t shared_bytes = kStartBytes + args.stage_bytes +
-                                    std::max(staged_bytes<block_group, MostSorted>(args.output),
-                                             candidate_plan_of(args.request, kListedShareOfBlock).bytes());
+  const std::int64_t shared_bytes =
+      kStartBytes + args.stage_bytes +
+      std::max(staged_bytes<block_group, MostSorted>(args.output), args.candidates.bytes());
   const char* what = "launching the row-wise top k";
   const std::int64_t resident =
       std::int64_t{multiprocessors} * blocks_per_multiprocessor(kernel, threads, shared_bytes, what);

@@ -297,11 +297,11 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       constexpr std::int64_t kSomeRows = 1 << 14;
       constexpr std::int64_t kRowsOf48 = Kind == warp_rows_kind::sorted ? kManyRows : kSomeRows;
       constexpr std::int64_t kRowsOf64 = Kind == warp_rows_kind::plain ? kSomeRows : kManyRows;
-      const std::int64_t rows = args.search.k <= 64 ? args.request.matrix.rows : 0;
+      const auto enough = [&](std::int64_t least) { return args.search.k <= 64 && args.request.matrix.rows >= least; };
       if constexpr (kPlain)
-        if (columns <= 192 && rows >= kRowsOf48)
+        if (columns <= 192 && enough(kRowsOf48))
           return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
-      if (columns <= 256 && rows >= kRowsOf64)
+      if (columns <= 256 && enough(kRowsOf64))
         return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     }
     if (columns <= 256) return launch_warp_rows_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
