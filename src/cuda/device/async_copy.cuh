@@ -33,12 +33,22 @@ __device__ __forceinline__ void async_copy_8(std::uint32_t to_shared, const void
                : "memory");
 }
 
+/// The same for 4 bytes, which are always real.
+__device__ __forceinline__ void async_copy_4(std::uint32_t to_shared, const void* from_global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from_global) : "memory");
+}
+
 __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until at most `Pending` of the thread's youngest groups are under way.
 template <int Pending>
 __device__ __forceinline__ void async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/// Arrives on a barrier, given by its shared address, when the copies that the thread has issued are there.
+__device__ __forceinline__ void async_arrive(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 }  // namespace shortlist::cuda

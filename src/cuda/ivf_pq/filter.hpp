@@ -19,7 +19,7 @@ namespace shortlist::cuda {
 inline constexpr int kGroupsOfList = 64;  // of rows of a list, whose least distances are a sample
 
 /// Queries that look at some pages of one list: a block's work at a time.
-struct scan_item {
+struct alignas(16) scan_item {
   std::uint32_t first_pair;
   std::uint32_t pairs;
   std::uint32_t table_at;  ///< of the first page, in the table of all lists
@@ -97,8 +97,10 @@ struct filter_batch {
 
 /// Whether matrix units serve this shape.
 bool has_filter(const core::ivf_pq_shape& shape);
-/// Pairs of an item, so that its queries fit shared memory.
+/// Pairs of an item, at most, so that its queries fit shared memory.
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
+/// The same of a full pass over so many pairs, so that the time is least.
+std::int32_t queries_of_item(const core::ivf_pq_shape& shape, std::int64_t pairs);
 /// Blocks that scan at once.
 int filter_scan_blocks(int multiprocessors);
 

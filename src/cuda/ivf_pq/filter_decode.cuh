@@ -60,16 +60,17 @@ __device__ __forceinline__ void load_halves(const std::byte* page, int lane, pag
   }
 }
 
-/// What one lane takes of a page: two tiles' codes, and the terms of its four rows.
+/// What one lane takes of a page: two tiles' codes, and the term of one of its four rows: of row g + 8 t.
 template <code_form Form, int Steps>
 struct lane_codes {
   using layout = form_layout<Form, Steps>;
   std::uint32_t words[kPageTiles][layout::kLaneWords];
-  float terms[kPageTiles][2];
+  float term;
 
   __device__ __forceinline__ void load(const std::byte* page, int lane) {
     const auto* codes = reinterpret_cast<const std::uint32_t*>(page);
-    const auto* terms_of_page = reinterpret_cast<const float*>(codes + kPageTiles * layout::kTileWords);
+    term = __ldcs(reinterpret_cast<const float*>(codes + kPageTiles * layout::kTileWords) + lane % kLanesOfRow * 8 +
+                  lane / kLanesOfRow);
 #pragma unroll
     for (int tile = 0; tile < kPageTiles; tile++) {
 #pragma unroll
@@ -88,9 +89,15 @@ struct lane_codes {
           to[1] = v.y;
         }
       }
-      terms[tile][0] = __ldcs(terms_of_page + tile * kTileRows + lane / 4);
-      terms[tile][1] = __ldcs(terms_of_page + tile * kTileRows + 8 + lane / 4);
     }
+  }
+
+  /// Each lane learns the terms of its rows.
+  __device__ __forceinline__ void hand_out_terms(int lane, float (&terms)[kPageTiles][2]) const {
+    static_assert(kPageTiles * 2 == kLanesOfRow);
+#pragma unroll
+    for (int i = 0; i < kPageTiles * 2; i++)
+      terms[i / 2][i % 2] = __shfl_sync(~0u, term, lane / kLanesOfRow * static_cast<int>(kLanesOfRow) + i);
   }
 };
 

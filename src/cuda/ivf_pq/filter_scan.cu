@@ -28,15 +28,22 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kColumns = 8;  // queries of a product
-constexpr int kBlockHits = 1024;
-constexpr int kBlockHitsOfHalves = 4096;  // of lists' centroids: searches for many lists have many hits
-constexpr int kItemsAhead = 3;
+constexpr int kWarpHits = 128;
+constexpr int kWarpHitsOfHalves = 512;  // of lists' centroids: searches for many lists have many hits
+constexpr int kHitsAtOnce = 4;          // of a lane, on their way to their queries' lists
+constexpr int kItemRoom = 8;            // of items that warps may ask for
 constexpr int kSampleQueries = 32;  // of an item
-constexpr int kQueries = 128;
+constexpr int kQueries = 120;
 constexpr int kQueriesOfWide = 64;  // of items whose rows and table leave less room
+constexpr int kFewQueries = 80;     // of items of which there is room for three
+constexpr int kFewQueriesOfWide = 40;
+constexpr std::int64_t kFewPairsOfList = 48;  // in the mean, which seldom are more than kFewQueries
 constexpr int kWideSteps = 8;
 constexpr std::int64_t kMaxSharedTable = 64 * 1024;
-static_assert(kGroupsOfList == kWarps * 8);
+constexpr int kMostStages = 3;
+constexpr int kSharedBytes = 113 * 1024;  // of a block, and one that the driver takes
+constexpr int kGroupsOfWarp = kGroupsOfList / kWarps;
+static_assert(kGroupsOfWarp == kWarp / kLanesOfRow);
 
 /// What becomes of distances.
 enum class scan_kind : std::uint8_t {
@@ -49,37 +56,66 @@ constexpr int queries_of(int steps, bool sample) {
   return sample ? kSampleQueries : steps >= kWideSteps ? kQueriesOfWide : kQueries;
 }
 
-struct alignas(8) block_hit {
+struct alignas(8) warp_hit {
   float distance;
   slot row;
 };
 
+/// Queries that lie in shared memory, of several items: if three items of the most queries do not fit, as many of three
+/// smaller ones as do.
 template <code_form Form, int Steps, scan_kind Kind>
-struct scan_shared {
+struct staged_queries {
   using layout = form_layout<Form, Steps>;
-  static constexpr int kItemQueries = queries_of(Steps, Kind == scan_kind::sample);
-  std::uint32_t table[layout::kLooksUp ? layout::kPieces * 256 * layout::kHalves / 2 : 4];
-  uint4 columns[2][kItemQueries * 2 * Steps];  // by eight queries: [Steps / 2][32 lanes]
-  float limits[2][kItemQueries];               // of products; where distances are written, their unit
-  float bases[2][kItemQueries];
-  std::uint32_t queries[2][kItemQueries];  // where distances are written, where those of the list begin
-  float least[Kind == scan_kind::sample ? kItemQueries * kGroupsOfList : 4];
-  static constexpr std::uint32_t kHits = Form == code_form::halves ? kBlockHitsOfHalves : kBlockHits;
-  block_hit hits[Kind == scan_kind::hits ? kHits : 2];
-  std::uint32_t hit_queries[Kind == scan_kind::hits ? kHits : 4];
-  std::uint32_t hit_count;
-  scan_item items[kItemsAhead + 1];
+  static constexpr bool kSamples = Kind == scan_kind::sample;
+  static constexpr bool kHits = Kind == scan_kind::hits;
+  static constexpr int kOfItem = queries_of(Steps, kSamples);
+  static constexpr int kTableWords = layout::kLooksUp ? layout::kPieces * 256 * layout::kHalves / 2 : 4;
+  static constexpr int kLeast = kSamples ? kOfItem * kGroupsOfWarp : 4;                               // of a warp
+  static constexpr int kHitRoom = !kHits ? 4 : Form == code_form::halves ? kWarpHitsOfHalves : kWarpHits;  // of a warp
+  static constexpr int kPagesAhead = kSamples ? 3 : 2;  // items, the numbers of whose pages are here
+  static constexpr int kOtherBytes = 4 * kTableWords + kOfItem * sizeof(scan_pair) +
+                                     4 * kWarps * (kLeast + (sizeof(warp_hit) / 4 + 1) * kHitRoom + kPagesAhead * kWarp) +
+                                     240;
+  static constexpr int kFit = (kSharedBytes - kOtherBytes) / (Steps * 32 + 12) / kColumns * kColumns;
+  static constexpr int kRoom = kFit < kMostStages * kOfItem ? kFit : kMostStages * kOfItem;
+  static_assert(kRoom >= 2 * kOfItem);
+  static_assert(kSamples || kRoom >= kMostStages * (Steps >= kWideSteps ? kFewQueriesOfWide : kFewQueries));
 };
 
-__device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint32_t query, const block_hit& hit) {
+template <code_form Form, int Steps, scan_kind Kind>
+struct scan_shared {
+  using sizes = staged_queries<Form, Steps, Kind>;
+  static constexpr int kQueryRoom = sizes::kRoom;
+  std::uint32_t table[sizes::kTableWords];
+  uint4 columns[kQueryRoom * 2 * Steps];  // by eight queries: [Steps / 2][32 lanes]
+  float limits[kQueryRoom];               // of products; where distances are written, their unit
+  float bases[kQueryRoom];
+  std::uint32_t queries[kQueryRoom];  // where distances are written, where those of the list begin
+  scan_pair pairs[sizes::kOfItem];  // of an item that is staged next
+  std::uint32_t numbers[kWarps][sizes::kPagesAhead][kWarp];  // of each warp's pages
+  float least[kWarps][sizes::kLeast];
+  static constexpr std::uint32_t kHits = sizes::kHitRoom;
+  warp_hit hits[kWarps][kHits];
+  std::uint32_t hit_queries[kWarps][kHits];
+  std::uint32_t hit_counts[kWarps];
+  scan_item items[kItemRoom];
+  std::uint64_t is_staged[kMostStages];  // barriers: the queries of an item are there
+  std::uint64_t is_done[kMostStages];    // no warp needs them any more
+};
+
+__device__ __forceinline__ void put_hit(const filter_batch& batch, std::uint32_t query, std::uint32_t place,
+                                        const warp_hit& hit) {
   const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(hit.distance)) << 32) | hit.row;
-  const std::uint32_t place = atomicAdd(batch.hit_counts + query, 1u);
   if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(query) * batch.capacity + place] = key;
 }
+__device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint32_t query, const warp_hit& hit) {
+  put_hit(batch, query, atomicAdd(batch.hit_counts + query, 1u), hit);
+}
 
-/// A block at work. While an item is scanned, the queries of the next are copied in, and of the one after that the
-/// queries' names and the first pages' numbers are on their way, and its pages to the L2 cache: nothing waits for
-/// memory but the scan itself, which begins with a page that was asked for while the item before was scanned.
+/// A block at work. Its warps go from item to item without meeting: while some scan one, others may be at the next. In
+/// the midst of an item, when all are done with the one before, its place takes the queries of one that comes later.
+/// The numbers of a warp's pages are asked for an item earlier, and pages are sent for to the L2 cache: nothing waits
+/// for memory but the scan itself, which begins with a page that was asked for while the item before was scanned.
 template <code_form Form, int Steps, scan_kind Kind>
 class scan_block {
  public:
@@ -90,7 +126,10 @@ class scan_block {
   static constexpr bool kDecodes = Form != code_form::halves;
   static constexpr bool kSamples = Kind == scan_kind::sample;
   static constexpr bool kWrites = Kind == scan_kind::distances;
-  static constexpr int kThreadsOfQuery = kThreads / shared_memory::kItemQueries;  // which copy a column
+  static constexpr int kItemQueries = shared_memory::sizes::kOfItem;
+  static constexpr int kItemsAfter = 2;  // the last whose queries are asked for, that are here or on their way
+  static constexpr int kThreadsOfQuery = kThreads / kItemQueries;  // which copy a column
+  static_assert(kMostStages - 1 + kItemsAfter < kItemRoom);
 
   __device__ scan_block(const filter_batch& batch, shared_memory& shared)
       : batch_(batch),
@@ -98,241 +137,275 @@ class scan_block {
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(static_cast<std::uint32_t>(threadIdx.x / kWarp)),
-        item_count_(min(*pass_.item_count, pass_.item_room)) {}
+        stages_(kMostStages * pass_.queries_of_item <= shared_memory::kQueryRoom ? kMostStages : 2),
+        next_turn_(warp_) {}
 
   __device__ void run() {
-    std::uint32_t number = 0;  // of the item after those that are here; the block's last thread
     if (threadIdx.x == kThreads - 1) {
-      shared_.hit_count = 0;
-      for (int i = 0; i < kItemsAhead; i++) shared_.items[i] = item_of(atomicAdd(pass_.next_item, 1u));
-      number = atomicAdd(pass_.next_item, 1u);
+      for (int i = 0; i < kItemsAfter; i++) shared_.items[i] = item_of(atomicAdd(pass_.next_item, 1u));
+      number_ = atomicAdd(pass_.next_item, 1u);
+      for (int stage = 0; stage < kMostStages; stage++) {
+        barrier_init(&shared_.is_staged[stage], kThreads + kWarps);
+        barrier_init(&shared_.is_done[stage], kWarps);
+      }
     }
+    if (lane_ == 0) shared_.hit_counts[warp_] = 0;
     __syncthreads();
     if (shared_.items[0].pairs == 0) return;  // most blocks of a second scan: they need no table
+    for (std::uint32_t turn = 0; turn + 1 < stages_; turn++) {
+      ask_for_pairs(shared_.items[turn]);
+      async_commit();
+      stage(turn);
+    }
     if constexpr (layout::kLooksUp) {
       const auto* from = reinterpret_cast<const uint4*>(batch_.table);
       auto* to = reinterpret_cast<uint4*>(shared_.table);
       for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared_.table) / 16); i += kThreads) to[i] = from[i];
     }
     if constexpr (kSamples) {
-      for (int i = threadIdx.x; i < shared_memory::kItemQueries * kGroupsOfList; i += kThreads)
-        shared_.least[i] = __uint_as_float(0x7F800000u);
+      for (int i = lane_; i < kItemQueries * kGroupsOfWarp; i += kWarp)
+        shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
     }
-    pair_ = pair_of(shared_.items[0]);
-    stage(0, shared_.items[0]);
-    pair_ = pair_of(shared_.items[1]);
-    next_first_ = first_page(shared_.items[0]);
+    ask_for_numbers(0, shared_.items[0], next_turn_);
+    if constexpr (kSamples) ask_for_numbers(1, shared_.items[1], turn_after(next_turn_, shared_.items[0]));
+    async_commit();
     async_wait<0>();
     __syncthreads();
-    for (int turn = 0;; turn++) {
-      const scan_item item = shared_.items[turn % (kItemsAhead + 1)];
+    for (std::uint32_t turn = 0;; turn++) {
+      const scan_item& item = shared_.items[turn % kItemRoom];
+      barrier_wait(&shared_.is_staged[stage_of(turn)], phase_of(turn));
       if (item.pairs == 0) break;
-      const scan_item& next = shared_.items[(turn + 1) % (kItemsAhead + 1)];
-      const scan_item& after = shared_.items[(turn + 2) % (kItemsAhead + 1)];
-      stage((turn + 1) % 2, next);
-      pair_ = pair_of(after);
-      scan_item taken{};
-      if (threadIdx.x == kThreads - 1) {
-        taken = item_of(number);
-        number = atomicAdd(pass_.next_item, 1u);
-      }
-      std::uint32_t sent_for = 0;
-      if (kDecodes && threadIdx.x < after.pages) sent_for = batch_.lists.table[after.table_at + threadIdx.x];
-      const std::uint32_t first = next_first_;
-      next_first_ = first_page(next);
-      scan(turn % 2, item, first, next);
-      if (kDecodes) send_for_pages(after, sent_for);
-      if (threadIdx.x == kThreads - 1) shared_.items[(turn + kItemsAhead) % (kItemsAhead + 1)] = taken;
-      async_wait<0>();
-      // What one thread sees: others would see hits of warps that are further on.
-      const bool is_full =
-          __syncthreads_or(!kSamples && threadIdx.x == 0 && shared_.hit_count > shared_memory::kHits / 2);
-      if constexpr (kSamples) {
-        write_least(turn % 2, item);
-        __syncthreads();
-      } else if (is_full) {
-        flush_hits();
-      }
+      scan(turn, item);
+      if constexpr (kSamples) write_least(first_query(turn), item);
+      __syncwarp();
+      if (lane_ == 0) barrier_arrive_at(shared_address(&shared_.is_done[stage_of(turn)]));
     }
-    if constexpr (Kind == scan_kind::hits) flush_hits();
+    if constexpr (Kind == scan_kind::hits) flush_hits(0);
+    async_wait<0>();
   }
 
  private:
+  /// Where the queries of an item lie, and how often those of others lay there before: odd or even.
+  __device__ __forceinline__ std::uint32_t stage_of(std::uint32_t turn) const {
+    return stages_ == kMostStages ? turn % kMostStages : turn % 2;
+  }
+  __device__ __forceinline__ std::uint32_t phase_of(std::uint32_t turn) const {
+    return stages_ == kMostStages ? turn / kMostStages % 2 : turn / 2 % 2;
+  }
+  __device__ __forceinline__ int first_query(std::uint32_t turn) const {
+    return static_cast<int>(stage_of(turn)) * pass_.queries_of_item;
+  }
+
+  __device__ std::uint32_t item_count() const { return min(*pass_.item_count, pass_.item_room); }
   __device__ scan_item item_of(std::uint32_t number) const {
-    return number < item_count_ ? pass_.items[number] : scan_item{};
+    return number < item_count() ? pass_.items[number] : scan_item{};
   }
 
-  /// The pair of an item whose column this thread copies a part of, if there is one.
-  __device__ scan_pair pair_of(const scan_item& item) const {
+  /// The pairs of an item that is staged next.
+  __device__ __forceinline__ void ask_for_pairs(const scan_item& item) const {
     const std::uint32_t q = threadIdx.x / kThreadsOfQuery;
-    return q < item.pairs ? pass_.pairs[item.first_pair + q] : scan_pair{};
+    if (threadIdx.x % kThreadsOfQuery == 0 && q < item.pairs)
+      async_copy_16(shared_address(shared_.pairs + q), pass_.pairs + item.first_pair + q, true);
   }
 
-  /// The number of the warp's first page of an item.
-  __device__ std::uint32_t first_page(const scan_item& item) const {
-    return warp_ < item.pages ? batch_.lists.table[item.table_at + warp_] : 0;
+  /// Which of the next item's pages is the warp's first, if this is its first of an item.
+  static __device__ __forceinline__ std::uint32_t turn_after(std::uint32_t turn, const scan_item& item) {
+    return (turn - item.pages) % kWarps;
+  }
+
+  /// The numbers of the warp's pages of an item: the first 32, or those after so many.
+  __device__ __forceinline__ void ask_for_numbers(std::uint32_t turn, const scan_item& item, std::uint32_t first) const {
+    const std::uint32_t at = first + lane_ * kWarps;
+    if (at < item.pages) async_copy_4(shared_address(numbers_of(turn) + lane_), batch_.lists.table + item.table_at + at);
+  }
+  __device__ __forceinline__ std::uint32_t* numbers_of(std::uint32_t turn) const {
+    return shared_.numbers[warp_][turn % shared_memory::sizes::kPagesAhead];
   }
 
   __device__ const std::byte* page_at(std::uint32_t page) const {
     return batch_.lists.pages + page * batch_.page_bytes;
   }
 
-  __device__ void send_for_pages(const scan_item& item, std::uint32_t page) const {
-    for (std::uint32_t i = threadIdx.x; i < item.pages; i += kThreads) {
-      if (i >= kThreads) page = batch_.lists.table[item.table_at + i];
-      prefetch_bytes(page_at(page), static_cast<std::uint32_t>(batch_.page_bytes));
-    }
-  }
-
-  /// Brings the queries of an item in, whose pair the thread has.
-  __device__ void stage(int half, const scan_item& item) {
+  /// Brings the queries of an item in, whose pair the threads have, and one of the items that come after it. What was
+  /// there before is done with.
+  __device__ void stage(std::uint32_t turn) {
     const std::uint32_t q = threadIdx.x / kThreadsOfQuery;
     const std::uint32_t part = threadIdx.x % kThreadsOfQuery;
-    if (q >= (item.pairs + kColumns - 1) / kColumns * kColumns) return;
-    const bool is_real = q < item.pairs;
-    const std::uint32_t query = kSamples ? pair_.query / static_cast<std::uint32_t>(pass_.lists_of_query) : pair_.query;
-    const auto* from = reinterpret_cast<const uint4*>(batch_.columns) + static_cast<std::int64_t>(query) * kChunks;
-    const std::uint32_t to =
-        shared_address(shared_.columns[half] + q / kColumns * kChunksOfLane * kWarp + q % kColumns * 4);
+    const std::uint32_t pairs = shared_.items[turn % kItemRoom].pairs;
+    async_wait<0>();
+    __syncwarp();
+    if (q < (pairs + kColumns - 1) / kColumns * kColumns) {
+      const bool is_real = q < pairs;
+      const scan_pair pair = is_real ? shared_.pairs[q] : scan_pair{};
+      const std::uint32_t query = kSamples ? pair.query / static_cast<std::uint32_t>(pass_.lists_of_query) : pair.query;
+      const auto* from = reinterpret_cast<const uint4*>(batch_.columns) + static_cast<std::int64_t>(query) * kChunks;
+      const std::uint32_t at = first_query(turn) + q;
+      const std::uint32_t to =
+          shared_address(shared_.columns + at / kColumns * kChunksOfLane * kWarp + at % kColumns * 4);
 #pragma unroll
-    for (int i = 0; i < (kChunks + kThreadsOfQuery - 1) / kThreadsOfQuery; i++) {
-      const std::uint32_t chunk = part + i * kThreadsOfQuery;
-      if (chunk >= kChunks) break;
-      async_copy_16(to + (chunk % kChunksOfLane * kWarp + chunk / kChunksOfLane) * 16, from + chunk, is_real);
+      for (int i = 0; i < (kChunks + kThreadsOfQuery - 1) / kThreadsOfQuery; i++) {
+        const std::uint32_t chunk = part + i * kThreadsOfQuery;
+        if (chunk >= kChunks) break;
+        async_copy_16(to + (chunk % kChunksOfLane * kWarp + chunk / kChunksOfLane) * 16, from + chunk, is_real);
+      }
+      if (part == 0) {
+        shared_.limits[at] = is_real ? pair.limit : -__uint_as_float(0x7F800000u);
+        shared_.bases[at] = pair.base;
+        shared_.queries[at] = kWrites ? pair.place : pair.query;
+      }
     }
-    async_commit();
-    if (part != 0) return;
-    shared_.limits[half][q] = is_real ? pair_.limit : -__uint_as_float(0x7F800000u);
-    shared_.bases[half][q] = pair_.base;
-    shared_.queries[half][q] = kWrites ? pair_.place : pair_.query;
+    if (threadIdx.x == kThreads - 1) {
+      const bool is_real = number_ < item_count();
+      async_copy_16(shared_address(&shared_.items[(turn + kItemsAfter) % kItemRoom]),
+                    pass_.items + (is_real ? number_ : 0), is_real);
+      number_ = atomicAdd(pass_.next_item, 1u);
+    }
+    const std::uint32_t barrier = shared_address(&shared_.is_staged[stage_of(turn)]);
+    async_arrive(barrier);
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive_at(barrier);
   }
 
-  /// `first` is the number of the warp's first page; at the end the first of the next item is asked for.
-  __device__ void scan(int half, const scan_item& item, std::uint32_t first, const scan_item& next) {
-    const std::uint32_t* table = batch_.lists.table + item.table_at;
+  /// Pages of all items are dealt out to the warps by turns. At the end the first of the next item is asked for.
+  __device__ void scan(std::uint32_t turn, const scan_item& item) {
+    const scan_item& next = shared_.items[(turn + 1) % kItemRoom];
+    const scan_item& after = shared_.items[(turn + 2) % kItemRoom];
     const auto queries = static_cast<int>(item.pairs);
-    if constexpr (!kDecodes) {  // few pages, which caches hold
-      std::uint32_t page = first;
-      for (std::uint32_t at = warp_; at < item.pages; at += kWarps) {
-        page_rows<Steps> rows;
-        float terms[kPageTiles][2];
-        load_halves<Steps>(page_at(page), lane_, rows, terms);
-        const std::uint32_t this_page = page;
-        if (at + kWarps < item.pages) page = table[at + kWarps];
-        scan_page(half, queries, this_page, rows, terms);
-      }
+    const std::uint32_t first = next_turn_;
+    const int pages = first < item.pages ? static_cast<int>((item.pages - first + kWarps - 1) / kWarps) : 0;
+    next_turn_ = turn_after(first, item);
+    if constexpr (kSamples) {  // a page of each item, or so: the next is asked for at once
+      ask_for_numbers(turn + 2, after, turn_after(next_turn_, next));
     } else {
-      if (warp_ >= item.pages) return;
-      if (!has_codes_) codes_.load(page_at(first), lane_);
-      std::uint32_t page = first;
-      std::uint32_t next_page = warp_ + kWarps < item.pages ? table[warp_ + kWarps] : 0;
-      for (std::uint32_t at = warp_; at < item.pages; at += kWarps) {
+      ask_for_numbers(turn + 1, next, next_turn_);
+    }
+    ask_for_pairs(stages_ == kMostStages ? after : next);
+    async_commit();
+    const std::uint32_t* numbers = numbers_of(turn);
+    const bool has_next = next_turn_ < next.pages;
+    const int staged = first_query(turn);
+    if (kDecodes && !has_codes_ && pages > 0) codes_.load(page_at(numbers[0]), lane_);
+    for (int step = 0; step < max(pages, 1); step++) {
+      if (pages > 0) {
+        const bool is_last = step + 1 >= pages;
+        const std::uint32_t page = numbers[step % kWarp];
         page_rows<Steps> rows;
         float terms[kPageTiles][2];
-#pragma unroll
-        for (int tile = 0; tile < kPageTiles; tile++) {
-          terms[tile][0] = codes_.terms[tile][0];
-          terms[tile][1] = codes_.terms[tile][1];
+        if constexpr (kDecodes) {
+          codes_.hand_out_terms(lane_, terms);
+          if constexpr (layout::kLooksUp) {
+            decode(codes_, codeword_reader(shared_.table, lane_), rows);
+          } else {
+            decode(codes_, rows);
+          }
+          if (is_last || step % kWarp == kWarp - 1) {
+            __syncwarp();
+            if (!is_last) {
+              ask_for_numbers(turn, item, (next_turn_ + item.pages) % kWarps + (step + 1) * kWarps);
+              async_commit();
+              async_wait<0>();
+            }
+            async_wait<kSamples ? 1 : 0>();
+            __syncwarp();
+          }
+          has_codes_ = !is_last || has_next;
+          if (has_codes_) codes_.load(page_at(is_last ? numbers_of(turn + 1)[0] : numbers[(step + 1) % kWarp]), lane_);
+        } else {  // few pages, which caches hold
+          load_halves<Steps>(page_at(page), lane_, rows, terms);
         }
-        if constexpr (layout::kLooksUp) {
-          decode(codes_, codeword_reader(shared_.table, lane_), rows);
-        } else {
-          decode(codes_, rows);
-        }
-        const std::uint32_t this_page = page;
-        const bool is_last = at + kWarps >= item.pages;
-        page = is_last ? next_first_ : next_page;
-        has_codes_ = !is_last || warp_ < next.pages;
-        if (has_codes_) codes_.load(page_at(page), lane_);
-        if (at + 2 * kWarps < item.pages) next_page = table[at + 2 * kWarps];
-        scan_page(half, queries, kWrites ? item.table_at + at : this_page, rows, terms);
+        scan_page(staged, queries, kWrites ? item.table_at + first + step * kWarps : page, rows, terms);
+        if constexpr (Kind == scan_kind::hits) flush_hits(shared_memory::kHits / 2);
+      }
+      if (stages_ == kMostStages ? step + 1 >= pages : step == 1 || pages <= 1) {
+        if (turn > 0) barrier_wait(&shared_.is_done[stage_of(turn - 1)], phase_of(turn - 1));
+        stage(turn + stages_ - 1);
       }
     }
   }
 
   /// `page` is the page's number; where distances are written, its place in the table.
-  __device__ __forceinline__ void scan_page(int half, int queries, std::uint32_t page, const page_rows<Steps>& rows,
+  __device__ __forceinline__ void scan_page(int staged, int queries, std::uint32_t page, const page_rows<Steps>& rows,
                                             const float (&terms)[kPageTiles][2]) {
     int q = 0;
 #pragma unroll 1
     for (; q + kColumns < queries; q += 2 * kColumns) {  // two at once: their products overlap
       float low[kPageTiles][4];
       float high[kPageTiles][4];
-      multiply(half, q, rows, terms, low);
-      multiply(half, q + kColumns, rows, terms, high);
-      use(half, q, page, low);
-      use(half, q + kColumns, page, high);
+      multiply(staged + q, rows, terms, low);
+      multiply(staged + q + kColumns, rows, terms, high);
+      use(staged, q, page, low);
+      use(staged, q + kColumns, page, high);
     }
     if (q < queries) {
       float low[kPageTiles][4];
-      multiply(half, q, rows, terms, low);
-      use(half, q, page, low);
+      multiply(staged + q, rows, terms, low);
+      use(staged, q, page, low);
     }
   }
 
-  __device__ __forceinline__ void multiply(int half, int q, const page_rows<Steps>& rows,
+  __device__ __forceinline__ void multiply(int first, const page_rows<Steps>& rows,
                                            const float (&terms)[kPageTiles][2], float (&sums)[kPageTiles][4]) const {
-    multiply_page<Steps>(rows, terms, shared_.columns[half] + q / kColumns * kChunksOfLane * kWarp + lane_, sums);
+    multiply_page<Steps>(rows, terms, shared_.columns + first / kColumns * kChunksOfLane * kWarp + lane_, sums);
   }
 
   /// What comes of 32 rows and 8 queries: the lane has columns q + 2 t and q + 2 t + 1.
-  __device__ __forceinline__ void use(int half, int q, std::uint32_t page, const float (&sums)[kPageTiles][4]) {
+  __device__ __forceinline__ void use(int staged, int q, std::uint32_t page, const float (&sums)[kPageTiles][4]) {
     const int column = q + lane_ % 4 * 2;
-    if constexpr (kWrites) return write_distances(half, column, page, sums);
+    if constexpr (kWrites) return write_distances(staged + column, page, sums);
     if constexpr (kSamples) {
       if (column >= kSampleQueries) return;
-      float* least = shared_.least + column * kGroupsOfList + static_cast<int>(warp_) * 8 + lane_ / 4;
+      float* least = shared_.least[warp_] + column * kGroupsOfWarp + lane_ / 4;
       const float of_first = fminf(fminf(sums[0][0], sums[0][2]), fminf(sums[1][0], sums[1][2]));
       const float of_second = fminf(fminf(sums[0][1], sums[0][3]), fminf(sums[1][1], sums[1][3]));
       least[0] = fminf(least[0], of_first);
-      least[kGroupsOfList] = fminf(least[kGroupsOfList], of_second);
+      least[kGroupsOfWarp] = fminf(least[kGroupsOfWarp], of_second);
       return;
     }
-    const float2 limit = *reinterpret_cast<const float2*>(shared_.limits[half] + column);
+    const float2 limit = *reinterpret_cast<const float2*>(shared_.limits + staged + column);
 #pragma unroll
     for (int tile = 0; tile < kPageTiles; tile++) {
       const bool reached[4] = {sums[tile][0] <= limit.x, sums[tile][1] <= limit.y, sums[tile][2] <= limit.x,
                                sums[tile][3] <= limit.y};
-      if (reached[0] | reached[1] | reached[2] | reached[3]) append(half, column, page, tile, sums[tile], reached);
+      if (reached[0] | reached[1] | reached[2] | reached[3]) append(staged + column, page, tile, sums[tile], reached);
     }
   }
 
   /// Takes places for the lane's hits at once; then stores are predicated, so that lanes do not part again.
-  __device__ __forceinline__ void append(int half, int column, std::uint32_t page, int tile, const float (&sums)[4],
+  __device__ __forceinline__ void append(int column, std::uint32_t page, int tile, const float (&sums)[4],
                                          const bool (&reached)[4]) {
     const float unit = batch_.header->unit;
-    const float2 base = *reinterpret_cast<const float2*>(shared_.bases[half] + column);
-    const uint2 query = *reinterpret_cast<const uint2*>(shared_.queries[half] + column);
+    const float2 base = *reinterpret_cast<const float2*>(shared_.bases + column);
+    const uint2 query = *reinterpret_cast<const uint2*>(shared_.queries + column);
     const slot row = page * static_cast<slot>(core::kPageRows) + tile * kTileRows + lane_ / 4;
     const auto count = static_cast<std::uint32_t>(reached[0] + reached[1] + reached[2] + reached[3]);
-    std::uint32_t place = atomicAdd(&shared_.hit_count, count);
+    std::uint32_t place = atomicAdd(&shared_.hit_counts[warp_], count);
     const auto each = [&](auto enter) {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const block_hit hit{(i % 2 == 0 ? base.x : base.y) + sums[i] * unit, row + i / 2 * 8};
+        const warp_hit hit{(i % 2 == 0 ? base.x : base.y) + sums[i] * unit, row + i / 2 * 8};
         if (reached[i]) enter(hit, i % 2 == 0 ? query.x : query.y);
       }
     };
     if (place + count <= shared_memory::kHits) {
-      each([&](const block_hit& hit, std::uint32_t whose) {
-        shared_.hits[place] = hit;
-        shared_.hit_queries[place++] = whose;
+      each([&](const warp_hit& hit, std::uint32_t whose) {
+        shared_.hits[warp_][place] = hit;
+        shared_.hit_queries[warp_][place++] = whose;
       });
     } else {
-      each([&](const block_hit& hit, std::uint32_t whose) {
+      each([&](const warp_hit& hit, std::uint32_t whose) {
         if (place >= shared_memory::kHits) return append_hit(batch_, whose, hit);
-        shared_.hits[place] = hit;
-        shared_.hit_queries[place++] = whose;
+        shared_.hits[warp_][place] = hit;
+        shared_.hit_queries[warp_][place++] = whose;
       });
     }
   }
 
   /// The lane's rows are g, g + 8, g + 16 and g + 24: neighbours where distances lie.
-  __device__ __forceinline__ void write_distances(int half, int column, std::uint32_t page,
+  __device__ __forceinline__ void write_distances(int column, std::uint32_t page,
                                                   const float (&sums)[kPageTiles][4]) const {
-    const float2 unit = *reinterpret_cast<const float2*>(shared_.limits[half] + column);
-    const float2 base = *reinterpret_cast<const float2*>(shared_.bases[half] + column);
-    const uint2 place = *reinterpret_cast<const uint2*>(shared_.queries[half] + column);
+    const float2 unit = *reinterpret_cast<const float2*>(shared_.limits + column);
+    const float2 base = *reinterpret_cast<const float2*>(shared_.bases + column);
+    const uint2 place = *reinterpret_cast<const uint2*>(shared_.queries + column);
     const auto write = [&](std::uint32_t begin, float unit_of_query, float base_of_query, int i) {
       if (unit_of_query < 0.0f) return;  // the item has no more queries
       const auto distance = [&](int tile, int row) {
@@ -348,27 +421,43 @@ class scan_block {
     write(place.y, unit.y, base.y, 1);
   }
 
-  __device__ void write_least(int half, const scan_item& item) {
+  /// The warp's part of an item's sample.
+  __device__ void write_least(int staged, const scan_item& item) {
+    __syncwarp();
     const float unit = batch_.header->unit;
-    for (int i = threadIdx.x; i < static_cast<int>(item.pairs + kColumns - 1) / kColumns * kColumns * kGroupsOfList;
-         i += kThreads) {
-      const int q = i / kGroupsOfList;
+    for (int i = lane_; i < static_cast<int>((item.pairs + kColumns - 1) / kColumns * kColumns) * kGroupsOfWarp;
+         i += kWarp) {
+      const int q = i / kGroupsOfWarp;
       if (q < static_cast<int>(item.pairs)) {
-        batch_.minima[static_cast<std::int64_t>(shared_.queries[half][q]) * kGroupsOfList + i % kGroupsOfList] =
-            shared_.bases[half][q] + shared_.least[i] * unit;
+        batch_.minima[static_cast<std::int64_t>(shared_.queries[staged + q]) * kGroupsOfList + warp_ * kGroupsOfWarp +
+                      i % kGroupsOfWarp] = shared_.bases[staged + q] + shared_.least[warp_][i] * unit;
       }
-      shared_.least[i] = __uint_as_float(0x7F800000u);
+      shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
     }
+    __syncwarp();
   }
 
-  /// The block's hits go to their queries' lists.
-  __device__ void flush_hits() {
-    const std::uint32_t n = min(shared_.hit_count, shared_memory::kHits);
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
-      append_hit(batch_, shared_.hit_queries[i], shared_.hits[i]);
-    __syncthreads();
-    if (threadIdx.x == 0) shared_.hit_count = 0;
-    __syncthreads();
+  /// The warp's hits go to their queries' lists, if they are more than this.
+  __device__ __forceinline__ void flush_hits(std::uint32_t fewer) {
+    __syncwarp();
+    const std::uint32_t n = min(shared_.hit_counts[warp_], shared_memory::kHits);
+    if (n <= fewer) return;
+    for (std::uint32_t begin = lane_; begin < n; begin += kHitsAtOnce * kWarp) {
+      std::uint32_t places[kHitsAtOnce];
+#pragma unroll
+      for (int i = 0; i < kHitsAtOnce; i++) {
+        const std::uint32_t at = begin + i * kWarp;
+        if (at < n) places[i] = atomicAdd(batch_.hit_counts + shared_.hit_queries[warp_][at], 1u);
+      }
+#pragma unroll
+      for (int i = 0; i < kHitsAtOnce; i++) {
+        const std::uint32_t at = begin + i * kWarp;
+        if (at < n) put_hit(batch_, shared_.hit_queries[warp_][at], places[i], shared_.hits[warp_][at]);
+      }
+    }
+    __syncwarp();
+    if (lane_ == 0) shared_.hit_counts[warp_] = 0;
+    __syncwarp();
   }
 
   const filter_batch& batch_;
@@ -376,9 +465,9 @@ class scan_block {
   shared_memory& shared_;
   int lane_;
   std::uint32_t warp_;
-  std::uint32_t item_count_;
-  scan_pair pair_{};              // of the next item, or of the one after
-  std::uint32_t next_first_ = 0;  // the warp's first page of the next item
+  std::uint32_t number_ = 0;      // of the item that is taken next; the block's last thread
+  std::uint32_t stages_;            // that are in use
+  std::uint32_t next_turn_;         // which of the next item's pages is the warp's first
   bool has_codes_ = false;        // of the page that comes next
   lane_codes<kDecodes ? Form : code_form::numbers4, Steps> codes_;
 };
@@ -386,6 +475,7 @@ class scan_block {
 template <code_form Form, int Steps, scan_kind Kind>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     filter_scan_kernel(const __grid_constant__ filter_batch batch) {
+  static_assert(sizeof(scan_shared<Form, Steps, Kind>) <= kSharedBytes);
   join_chain();
   scan_block<Form, Steps, Kind>(batch, *reinterpret_cast<scan_shared<Form, Steps, Kind>*>(dynamic_shared())).run();
 }
@@ -446,6 +536,11 @@ bool has_filter(const core::ivf_pq_shape& shape) {
 
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample) {
   return queries_of(steps_of(shape), sample);
+}
+
+std::int32_t queries_of_item(const core::ivf_pq_shape& shape, std::int64_t pairs) {
+  if (pairs > kFewPairsOfList * shape.nlist) return queries_of_item(shape, false);
+  return steps_of(shape) >= kWideSteps ? kFewQueriesOfWide : kFewQueries;
 }
 
 int filter_scan_blocks(int multiprocessors) { return multiprocessors * kBlocksPerMultiprocessor; }

@@ -44,7 +44,7 @@ constexpr std::int64_t kLeastWrittenRefined = 320;
 constexpr std::int64_t kLeastWrittenBatch = 1024;                 // queries: fewer of a larger search are not worth it
 constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 15;  // of a query's distances: 2 MiB
 constexpr std::int32_t kMostChunks = 16;
-constexpr std::int32_t kChunkPagesOfFew = 8;
+constexpr std::int32_t kChunkPagesOfFew = 16;
 constexpr std::int32_t kMostChunksOfFew = 64;
 
 bool guesses_thresholds(std::int64_t by_code) { return by_code >= kLeastGuessed; }
@@ -97,7 +97,7 @@ std::uint32_t chunk_pages(const core::ivf_pq_lists& lists, std::int64_t nlist, c
 }
 
 void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::ivf_pq_shape& shape, bool sample) {
-  pass.queries_of_item = queries_of_item(shape, sample);
+  pass.queries_of_item = sample ? queries_of_item(shape, true) : queries_of_item(shape, pairs);
   pass.offsets = carve.take<std::uint32_t>(shape.nlist);
   pass.pairs = carve.take<scan_pair>(pairs);
   const std::int64_t few = std::min(pairs, kFewPairs);
