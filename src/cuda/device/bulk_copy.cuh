@@ -99,4 +99,9 @@ __device__ __forceinline__ void prefetch_bytes(const void* from_global, std::uin
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from_global), "r"(bytes) : "memory");
 }
 
+/// The same for the line that holds an address.
+__device__ __forceinline__ void prefetch_line(const void* from_global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from_global) : "memory");
+}
+
 }  // namespace shortlist::cuda

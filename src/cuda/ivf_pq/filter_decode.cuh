@@ -40,64 +40,53 @@ struct form_layout {
 template <int Steps>
 inline constexpr std::int64_t kHalvesPageBytes = kPageTiles* Steps * 512 + core::kPageRows * 4;
 
-template <int Steps>
-__device__ __forceinline__ void load_halves(const std::byte* page, int lane, page_rows<Steps>& rows,
-                                            float (&terms)[kPageTiles][2]) {
-  const auto* from = reinterpret_cast<const uint4*>(page) + lane;
-  const auto* terms_of_page = reinterpret_cast<const float*>(page + kPageTiles * Steps * 512);
-#pragma unroll
-  for (int tile = 0; tile < kPageTiles; tile++) {
-#pragma unroll
-    for (int step = 0; step < Steps; step++) {
-      const uint4 v = __ldg(from + (tile * Steps + step) * 32);
-      rows[tile][step][0] = v.x;
-      rows[tile][step][1] = v.y;
-      rows[tile][step][2] = v.z;
-      rows[tile][step][3] = v.w;
-    }
-    terms[tile][0] = __ldg(terms_of_page + tile * kTileRows + lane / 4);
-    terms[tile][1] = __ldg(terms_of_page + tile * kTileRows + 8 + lane / 4);
-  }
-}
-
-/// What one lane takes of a page: two tiles' codes, and the term of one of its four rows: of row g + 8 t.
+/// What one lane takes of a page: two tiles' codes, and the term of one of its four rows: of row g + 8 t. Registers may
+/// hold the codes of the first tile alone while another page is looked at; then those of the other wait in the L2 cache.
 template <code_form Form, int Steps>
 struct lane_codes {
   using layout = form_layout<Form, Steps>;
+  static constexpr int kMostWords = 71;  // of codes and of decoded rows
+  static constexpr int kTilesAhead = kPageTiles * (layout::kLaneWords + 4 * Steps) > kMostWords ? 1 : kPageTiles;
   std::uint32_t words[kPageTiles][layout::kLaneWords];
   float term;
 
-  __device__ __forceinline__ void load(const std::byte* page, int lane) {
-    const auto* codes = reinterpret_cast<const std::uint32_t*>(page);
-    term = __ldcs(reinterpret_cast<const float*>(codes + kPageTiles * layout::kTileWords) + lane % kLanesOfRow * 8 +
+  /// What may be asked for while another page is looked at.
+  __device__ __forceinline__ void load_ahead(const std::byte* page, int lane) {
+    constexpr std::int64_t kTileBytes = layout::kTileWords * 4;
+    term = __ldcs(reinterpret_cast<const float*>(page + kPageTiles * kTileBytes) + lane % kLanesOfRow * 8 +
                   lane / kLanesOfRow);
 #pragma unroll
-    for (int tile = 0; tile < kPageTiles; tile++) {
-#pragma unroll
-      for (int plane = 0; plane < layout::kLaneWords / layout::kPlaneWords; plane++) {
-        const std::uint32_t* from = codes + tile * layout::kTileWords + (plane * 32 + lane) * layout::kPlaneWords;
-        std::uint32_t* to = words[tile] + plane * layout::kPlaneWords;
-        if constexpr (layout::kPlaneWords == 4) {
-          const uint4 v = load_streaming(reinterpret_cast<const uint4*>(from));
-          to[0] = v.x;
-          to[1] = v.y;
-          to[2] = v.z;
-          to[3] = v.w;
-        } else {
-          const uint2 v = load_streaming(reinterpret_cast<const uint2*>(from));
-          to[0] = v.x;
-          to[1] = v.y;
-        }
-      }
-    }
+    for (int tile = 0; tile < kTilesAhead; tile++) load_tile(page, lane, tile);
+    if (kTilesAhead == kPageTiles) return;
+    const std::int64_t of_lane = kTilesAhead * kTileBytes + lane * kLineBytes;
+    if (of_lane < kPageTiles * kTileBytes) prefetch_line(page + of_lane);
   }
 
-  /// Each lane learns the terms of its rows.
-  __device__ __forceinline__ void hand_out_terms(int lane, float (&terms)[kPageTiles][2]) const {
-    static_assert(kPageTiles * 2 == kLanesOfRow);
+  /// The rest, when the page is looked at.
+  __device__ __forceinline__ void load_rest(const std::byte* page, int lane) {
 #pragma unroll
-    for (int i = 0; i < kPageTiles * 2; i++)
-      terms[i / 2][i % 2] = __shfl_sync(~0u, term, lane / kLanesOfRow * static_cast<int>(kLanesOfRow) + i);
+    for (int tile = kTilesAhead; tile < kPageTiles; tile++) load_tile(page, lane, tile);
+  }
+
+ private:
+  __device__ __forceinline__ void load_tile(const std::byte* page, int lane, int tile) {
+    const auto* codes = reinterpret_cast<const std::uint32_t*>(page) + tile * layout::kTileWords;
+#pragma unroll
+    for (int plane = 0; plane < layout::kLaneWords / layout::kPlaneWords; plane++) {
+      const std::uint32_t* from = codes + (plane * 32 + lane) * layout::kPlaneWords;
+      std::uint32_t* to = words[tile] + plane * layout::kPlaneWords;
+      if constexpr (layout::kPlaneWords == 4) {
+        const uint4 v = load_streaming(reinterpret_cast<const uint4*>(from));
+        to[0] = v.x;
+        to[1] = v.y;
+        to[2] = v.z;
+        to[3] = v.w;
+      } else {
+        const uint2 v = load_streaming(reinterpret_cast<const uint2*>(from));
+        to[0] = v.x;
+        to[1] = v.y;
+      }
+    }
   }
 };
 
@@ -225,34 +214,82 @@ __device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, pag
   }
 }
 
-/// sums += rows x columns: 16 rows by 8 columns over 16 halves.
+/// sums = from + rows x columns: 16 rows by 8 columns over 16 halves.
 __device__ __forceinline__ void multiply_halves(const std::uint32_t (&rows)[4], std::uint32_t column0,
-                                                std::uint32_t column1, float (&sums)[4]) {
+                                                std::uint32_t column1, const float (&from)[4], float (&sums)[4]) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(column0), "r"(column1));
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, "
+      "%13};"
+      : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+      : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(column0), "r"(column1), "f"(from[0]), "f"(from[1]),
+        "f"(from[2]), "f"(from[3]));
+}
+
+/// A lane's value. Of what it brings the compiler does not know that it is the same.
+__device__ __forceinline__ float from_lane(float value, int lane) {
+  float brought;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(brought) : "f"(value), "r"(lane));
+  return brought;
+}
+
+/// What the sums of a page begin with: its rows' terms, twice each. Apart: in registers of their own, where there are
+/// some, since for each product the compiler would rather make four of two.
+struct page_terms {
+  float of_tile[kPageTiles][4];
+
+  /// Of row g + 8 i, which a lane has.
+  template <bool Apart>
+  __device__ __forceinline__ void take(int i, float term, int lane) {
+    float* twice = of_tile[i / 2] + i % 2 * 2;
+    twice[0] = from_lane(term, lane);
+    twice[1] = Apart ? from_lane(term, lane) : twice[0];
+  }
+
+  /// Each of the four lanes that share rows has one of theirs: lane t that of row g + 8 t.
+  template <bool Apart>
+  __device__ __forceinline__ void take_shared(float term, int lane) {
+    static_assert(kPageTiles * 2 == kLanesOfRow);
+#pragma unroll
+    for (int i = 0; i < kPageTiles * 2; i++)
+      take<Apart>(i, term, lane / kLanesOfRow * static_cast<int>(kLanesOfRow) + i);
+  }
+};
+
+template <int Steps>
+__device__ __forceinline__ void load_halves(const std::byte* page, int lane, page_rows<Steps>& rows,
+                                            page_terms& terms) {
+  const auto* from = reinterpret_cast<const uint4*>(page) + lane;
+  const auto* terms_of_page = reinterpret_cast<const float*>(page + kPageTiles * Steps * 512) + lane / kLanesOfRow;
+#pragma unroll
+  for (int tile = 0; tile < kPageTiles; tile++) {
+#pragma unroll
+    for (int step = 0; step < Steps; step++) {
+      const uint4 v = __ldg(from + (tile * Steps + step) * 32);
+      rows[tile][step][0] = v.x;
+      rows[tile][step][1] = v.y;
+      rows[tile][step][2] = v.z;
+      rows[tile][step][3] = v.w;
+    }
+    for (int upper = 0; upper < 2; upper++)
+      terms.take<Steps <= 6>(2 * tile + upper, __ldg(terms_of_page + tile * kTileRows + upper * 8), lane);
+  }
 }
 
 /// sums = terms + a page x 8 columns. `columns` are the lane's 16 bytes of [Steps / 2][32 lanes].
 template <int Steps>
-__device__ __forceinline__ void multiply_page(const page_rows<Steps>& rows, const float (&terms)[kPageTiles][2],
+__device__ __forceinline__ void multiply_page(const page_rows<Steps>& rows, const page_terms& terms,
                                               const uint4* columns, float (&sums)[kPageTiles][4]) {
-#pragma unroll
-  for (int tile = 0; tile < kPageTiles; tile++) {
-    sums[tile][0] = sums[tile][1] = terms[tile][0];
-    sums[tile][2] = sums[tile][3] = terms[tile][1];
-  }
 #pragma unroll
   for (int chunk = 0; chunk < Steps / 2; chunk++) {
     const uint4 column = columns[chunk * kWarpLanes];
 #pragma unroll
-    for (int tile = 0; tile < kPageTiles; tile++)
-      multiply_halves(rows[tile][2 * chunk], column.x, column.y, sums[tile]);
+    for (int tile = 0; tile < kPageTiles; tile++) {
+      const auto& from = *(chunk == 0 ? &terms.of_tile[tile] : &sums[tile]);
+      multiply_halves(rows[tile][2 * chunk], column.x, column.y, from, sums[tile]);
+    }
 #pragma unroll
     for (int tile = 0; tile < kPageTiles; tile++)
-      multiply_halves(rows[tile][2 * chunk + 1], column.z, column.w, sums[tile]);
+      multiply_halves(rows[tile][2 * chunk + 1], column.z, column.w, sums[tile], sums[tile]);
   }
 }
 

@@ -28,8 +28,8 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kColumns = 8;  // queries of a product
-constexpr int kWarpHits = 128;
-constexpr int kWarpHitsOfHalves = 512;  // of lists' centroids: searches for many lists have many hits
+constexpr int kWarpHits = 96;
+constexpr int kWarpHitsOfHalves = 384;  // of lists' centroids: searches for many lists have many hits
 constexpr int kHitsAtOnce = 4;          // of a lane, on their way to their queries' lists
 constexpr int kItemRoom = 8;            // of items that warps may ask for
 constexpr int kSampleQueries = 32;  // of an item
@@ -56,9 +56,10 @@ constexpr int queries_of(int steps, bool sample) {
   return sample ? kSampleQueries : steps >= kWideSteps ? kQueriesOfWide : kQueries;
 }
 
-struct alignas(8) warp_hit {
+struct alignas(16) warp_hit {
   float distance;
   slot row;
+  std::uint32_t query;
 };
 
 /// Queries that lie in shared memory, of several items: if three items of the most queries do not fit, as many of three
@@ -74,8 +75,7 @@ struct staged_queries {
   static constexpr int kHitRoom = !kHits ? 4 : Form == code_form::halves ? kWarpHitsOfHalves : kWarpHits;  // of a warp
   static constexpr int kPagesAhead = kSamples ? 3 : 2;  // items, the numbers of whose pages are here
   static constexpr int kOtherBytes = 4 * kTableWords + kOfItem * sizeof(scan_pair) +
-                                     4 * kWarps * (kLeast + (sizeof(warp_hit) / 4 + 1) * kHitRoom + kPagesAhead * kWarp) +
-                                     240;
+                                     kWarps * (4 * kLeast + sizeof(warp_hit) * kHitRoom + 4 * kPagesAhead * kWarp) + 240;
   static constexpr int kFit = (kSharedBytes - kOtherBytes) / (Steps * 32 + 12) / kColumns * kColumns;
   static constexpr int kRoom = kFit < kMostStages * kOfItem ? kFit : kMostStages * kOfItem;
   static_assert(kRoom >= 2 * kOfItem);
@@ -96,20 +96,19 @@ struct scan_shared {
   float least[kWarps][sizes::kLeast];
   static constexpr std::uint32_t kHits = sizes::kHitRoom;
   warp_hit hits[kWarps][kHits];
-  std::uint32_t hit_queries[kWarps][kHits];
   std::uint32_t hit_counts[kWarps];
+  float unit;  // of products
   scan_item items[kItemRoom];
   std::uint64_t is_staged[kMostStages];  // barriers: the queries of an item are there
   std::uint64_t is_done[kMostStages];    // no warp needs them any more
 };
 
-__device__ __forceinline__ void put_hit(const filter_batch& batch, std::uint32_t query, std::uint32_t place,
-                                        const warp_hit& hit) {
-  const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(hit.distance)) << 32) | hit.row;
-  if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(query) * batch.capacity + place] = key;
+__device__ __forceinline__ std::uint32_t take_place(const filter_batch& batch, const warp_hit& hit) {
+  return atomicAdd(batch.hit_counts + hit.query, 1u);
 }
-__device__ __forceinline__ void append_hit(const filter_batch& batch, std::uint32_t query, const warp_hit& hit) {
-  put_hit(batch, query, atomicAdd(batch.hit_counts + query, 1u), hit);
+__device__ __forceinline__ void put_hit(const filter_batch& batch, std::uint32_t place, const warp_hit& hit) {
+  const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(hit.distance)) << 32) | hit.row;
+  if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(hit.query) * batch.capacity + place] = key;
 }
 
 /// A block at work. Its warps go from item to item without meeting: while some scan one, others may be at the next. In
@@ -144,6 +143,7 @@ class scan_block {
     if (threadIdx.x == kThreads - 1) {
       for (int i = 0; i < kItemsAfter; i++) shared_.items[i] = item_of(atomicAdd(pass_.next_item, 1u));
       number_ = atomicAdd(pass_.next_item, 1u);
+      shared_.unit = batch_.header->unit;
       for (int stage = 0; stage < kMostStages; stage++) {
         barrier_init(&shared_.is_staged[stage], kThreads + kWarps);
         barrier_init(&shared_.is_done[stage], kWarps);
@@ -192,8 +192,8 @@ class scan_block {
   __device__ __forceinline__ std::uint32_t phase_of(std::uint32_t turn) const {
     return stages_ == kMostStages ? turn / kMostStages % 2 : turn / 2 % 2;
   }
-  __device__ __forceinline__ int first_query(std::uint32_t turn) const {
-    return static_cast<int>(stage_of(turn)) * pass_.queries_of_item;
+  __device__ __forceinline__ std::uint32_t first_query(std::uint32_t turn) const {
+    return stage_of(turn) * static_cast<std::uint32_t>(pass_.queries_of_item);
   }
 
   __device__ std::uint32_t item_count() const { return min(*pass_.item_count, pass_.item_room); }
@@ -270,7 +270,7 @@ class scan_block {
   __device__ void scan(std::uint32_t turn, const scan_item& item) {
     const scan_item& next = shared_.items[(turn + 1) % kItemRoom];
     const scan_item& after = shared_.items[(turn + 2) % kItemRoom];
-    const auto queries = static_cast<int>(item.pairs);
+    const std::uint32_t queries = item.pairs;
     const std::uint32_t first = next_turn_;
     const int pages = first < item.pages ? static_cast<int>((item.pages - first + kWarps - 1) / kWarps) : 0;
     next_turn_ = turn_after(first, item);
@@ -283,21 +283,22 @@ class scan_block {
     async_commit();
     const std::uint32_t* numbers = numbers_of(turn);
     const bool has_next = next_turn_ < next.pages;
-    const int staged = first_query(turn);
-    if (kDecodes && !has_codes_ && pages > 0) codes_.load(page_at(numbers[0]), lane_);
+    const std::uint32_t staged = first_query(turn);
+    if (kDecodes && !has_codes_ && pages > 0) codes_.load_ahead(page_at(numbers[0]), lane_);
     for (int step = 0; step < max(pages, 1); step++) {
       if (pages > 0) {
         const bool is_last = step + 1 >= pages;
         const std::uint32_t page = numbers[step % kWarp];
         page_rows<Steps> rows;
-        float terms[kPageTiles][2];
+        page_terms terms;
         if constexpr (kDecodes) {
-          codes_.hand_out_terms(lane_, terms);
+          codes_.load_rest(page_at(page), lane_);
           if constexpr (layout::kLooksUp) {
             decode(codes_, codeword_reader(shared_.table, lane_), rows);
           } else {
             decode(codes_, rows);
           }
+          terms.take_shared<(Steps < kWideSteps)>(codes_.term, lane_);
           if (is_last || step % kWarp == kWarp - 1) {
             __syncwarp();
             if (!is_last) {
@@ -309,7 +310,7 @@ class scan_block {
             __syncwarp();
           }
           has_codes_ = !is_last || has_next;
-          if (has_codes_) codes_.load(page_at(is_last ? numbers_of(turn + 1)[0] : numbers[(step + 1) % kWarp]), lane_);
+          if (has_codes_) codes_.load_ahead(page_at(is_last ? numbers_of(turn + 1)[0] : numbers[(step + 1) % kWarp]), lane_);
         } else {  // few pages, which caches hold
           load_halves<Steps>(page_at(page), lane_, rows, terms);
         }
@@ -323,85 +324,82 @@ class scan_block {
     }
   }
 
-  /// `page` is the page's number; where distances are written, its place in the table.
-  __device__ __forceinline__ void scan_page(int staged, int queries, std::uint32_t page, const page_rows<Steps>& rows,
-                                            const float (&terms)[kPageTiles][2]) {
-    int q = 0;
+  /// `page` is the page's number; where distances are written, its place in the table. Of queries from `staged` on.
+  __device__ __forceinline__ void scan_page(std::uint32_t staged, std::uint32_t queries, std::uint32_t page,
+                                            const page_rows<Steps>& rows, const page_terms& terms) {
+    constexpr int kChunksOfProduct = kChunksOfLane * kWarp;
+    static_assert(kChunksOfProduct % kColumns == 0);
+    const auto columns_of = [&](std::uint32_t first) {
+      return shared_.columns + (staged + first) * (kChunksOfProduct / kColumns) + lane_;
+    };
+    std::uint32_t q = 0;
 #pragma unroll 1
     for (; q + kColumns < queries; q += 2 * kColumns) {  // two at once: their products overlap
       float low[kPageTiles][4];
       float high[kPageTiles][4];
-      multiply(staged + q, rows, terms, low);
-      multiply(staged + q + kColumns, rows, terms, high);
+      multiply_page<Steps>(rows, terms, columns_of(q), low);
+      multiply_page<Steps>(rows, terms, columns_of(q) + kChunksOfProduct, high);
       use(staged, q, page, low);
       use(staged, q + kColumns, page, high);
     }
     if (q < queries) {
       float low[kPageTiles][4];
-      multiply(staged + q, rows, terms, low);
+      multiply_page<Steps>(rows, terms, columns_of(q), low);
       use(staged, q, page, low);
     }
   }
 
-  __device__ __forceinline__ void multiply(int first, const page_rows<Steps>& rows,
-                                           const float (&terms)[kPageTiles][2], float (&sums)[kPageTiles][4]) const {
-    multiply_page<Steps>(rows, terms, shared_.columns + first / kColumns * kChunksOfLane * kWarp + lane_, sums);
-  }
-
-  /// What comes of 32 rows and 8 queries: the lane has columns q + 2 t and q + 2 t + 1.
-  __device__ __forceinline__ void use(int staged, int q, std::uint32_t page, const float (&sums)[kPageTiles][4]) {
-    const int column = q + lane_ % 4 * 2;
-    if constexpr (kWrites) return write_distances(staged + column, page, sums);
+  /// What comes of 32 rows and 8 queries, from the q-th of the item on: the lane has two columns.
+  __device__ __forceinline__ void use(std::uint32_t staged, std::uint32_t q, std::uint32_t page,
+                                      const float (&sums)[kPageTiles][4]) {
+    const std::uint32_t of_item = q + lane_ % kLanesOfRow * 2;
+    const std::uint32_t column = staged + of_item;
+    if constexpr (kWrites) return write_distances(column, page, sums);
     if constexpr (kSamples) {
-      if (column >= kSampleQueries) return;
-      float* least = shared_.least[warp_] + column * kGroupsOfWarp + lane_ / 4;
+      float* least = shared_.least[warp_] + of_item * kGroupsOfWarp + lane_ / kLanesOfRow;
       const float of_first = fminf(fminf(sums[0][0], sums[0][2]), fminf(sums[1][0], sums[1][2]));
       const float of_second = fminf(fminf(sums[0][1], sums[0][3]), fminf(sums[1][1], sums[1][3]));
       least[0] = fminf(least[0], of_first);
       least[kGroupsOfWarp] = fminf(least[kGroupsOfWarp], of_second);
       return;
     }
-    const float2 limit = *reinterpret_cast<const float2*>(shared_.limits + staged + column);
+    const float2 limit = *reinterpret_cast<const float2*>(shared_.limits + column);
 #pragma unroll
     for (int tile = 0; tile < kPageTiles; tile++) {
       const bool reached[4] = {sums[tile][0] <= limit.x, sums[tile][1] <= limit.y, sums[tile][2] <= limit.x,
                                sums[tile][3] <= limit.y};
-      if (reached[0] | reached[1] | reached[2] | reached[3]) append(staged + column, page, tile, sums[tile], reached);
+      if (reached[0] | reached[1] | reached[2] | reached[3]) append(column, page, tile, sums[tile], reached);
     }
   }
 
   /// Takes places for the lane's hits at once; then stores are predicated, so that lanes do not part again.
-  __device__ __forceinline__ void append(int column, std::uint32_t page, int tile, const float (&sums)[4],
+  __device__ __forceinline__ void append(std::uint32_t column, std::uint32_t page, int tile, const float (&sums)[4],
                                          const bool (&reached)[4]) {
-    const float unit = batch_.header->unit;
+    const float unit = shared_.unit;
     const float2 base = *reinterpret_cast<const float2*>(shared_.bases + column);
     const uint2 query = *reinterpret_cast<const uint2*>(shared_.queries + column);
-    const slot row = page * static_cast<slot>(core::kPageRows) + tile * kTileRows + lane_ / 4;
+    const slot row = page * static_cast<slot>(core::kPageRows) + tile * kTileRows + lane_ / kLanesOfRow;
     const auto count = static_cast<std::uint32_t>(reached[0] + reached[1] + reached[2] + reached[3]);
-    std::uint32_t place = atomicAdd(&shared_.hit_counts[warp_], count);
+    const std::uint32_t place = atomicAdd(&shared_.hit_counts[warp_], count);
     const auto each = [&](auto enter) {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const warp_hit hit{(i % 2 == 0 ? base.x : base.y) + sums[i] * unit, row + i / 2 * 8};
-        if (reached[i]) enter(hit, i % 2 == 0 ? query.x : query.y);
+        const bool is_first = i % 2 == 0;
+        if (reached[i])
+          enter(warp_hit{__fmaf_rn(sums[i], unit, is_first ? base.x : base.y), row + i / 2 * 8,
+                         is_first ? query.x : query.y});
       }
     };
-    if (place + count <= shared_memory::kHits) {
-      each([&](const warp_hit& hit, std::uint32_t whose) {
-        shared_.hits[warp_][place] = hit;
-        shared_.hit_queries[warp_][place++] = whose;
-      });
-    } else {
-      each([&](const warp_hit& hit, std::uint32_t whose) {
-        if (place >= shared_memory::kHits) return append_hit(batch_, whose, hit);
-        shared_.hits[warp_][place] = hit;
-        shared_.hit_queries[warp_][place++] = whose;
-      });
-    }
+    warp_hit* to = shared_.hits[warp_] + place;
+    if (place + count <= shared_memory::kHits) return each([&](const warp_hit& hit) { *to++ = hit; });
+    each([&](const warp_hit& hit) {
+      if (to >= shared_.hits[warp_] + shared_memory::kHits) return put_hit(batch_, take_place(batch_, hit), hit);
+      *to++ = hit;
+    });
   }
 
   /// The lane's rows are g, g + 8, g + 16 and g + 24: neighbours where distances lie.
-  __device__ __forceinline__ void write_distances(int column, std::uint32_t page,
+  __device__ __forceinline__ void write_distances(std::uint32_t column, std::uint32_t page,
                                                   const float (&sums)[kPageTiles][4]) const {
     const float2 unit = *reinterpret_cast<const float2*>(shared_.limits + column);
     const float2 base = *reinterpret_cast<const float2*>(shared_.bases + column);
@@ -422,15 +420,14 @@ class scan_block {
   }
 
   /// The warp's part of an item's sample.
-  __device__ void write_least(int staged, const scan_item& item) {
+  __device__ void write_least(std::uint32_t staged, const scan_item& item) {
     __syncwarp();
-    const float unit = batch_.header->unit;
     for (int i = lane_; i < static_cast<int>((item.pairs + kColumns - 1) / kColumns * kColumns) * kGroupsOfWarp;
          i += kWarp) {
       const int q = i / kGroupsOfWarp;
       if (q < static_cast<int>(item.pairs)) {
         batch_.minima[static_cast<std::int64_t>(shared_.queries[staged + q]) * kGroupsOfList + warp_ * kGroupsOfWarp +
-                      i % kGroupsOfWarp] = shared_.bases[staged + q] + shared_.least[warp_][i] * unit;
+                      i % kGroupsOfWarp] = shared_.bases[staged + q] + shared_.least[warp_][i] * shared_.unit;
       }
       shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
     }
@@ -447,12 +444,12 @@ class scan_block {
 #pragma unroll
       for (int i = 0; i < kHitsAtOnce; i++) {
         const std::uint32_t at = begin + i * kWarp;
-        if (at < n) places[i] = atomicAdd(batch_.hit_counts + shared_.hit_queries[warp_][at], 1u);
+        if (at < n) places[i] = take_place(batch_, shared_.hits[warp_][at]);
       }
 #pragma unroll
       for (int i = 0; i < kHitsAtOnce; i++) {
         const std::uint32_t at = begin + i * kWarp;
-        if (at < n) put_hit(batch_, shared_.hit_queries[warp_][at], places[i], shared_.hits[warp_][at]);
+        if (at < n) put_hit(batch_, places[i], shared_.hits[warp_][at]);
       }
     }
     __syncwarp();

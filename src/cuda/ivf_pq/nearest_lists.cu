@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kEstimateThreads) estimate_kernel(const __grid
   const std::int64_t rows_of_all = args.nearest.row_count;
   if (page * core::kPageRows >= rows_of_all) return;
   page_rows<Steps> rows;
-  float terms[kPageTiles][2];
+  page_terms terms;
   load_halves<Steps>(args.batch.lists.pages + page * args.batch.page_bytes, lane, rows, terms);
   const std::int64_t row = page * core::kPageRows + lane / 4;
 #pragma unroll 1

@@ -44,7 +44,7 @@ constexpr std::int64_t kLeastWrittenRefined = 320;
 constexpr std::int64_t kLeastWrittenBatch = 1024;                 // queries: fewer of a larger search are not worth it
 constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 15;  // of a query's distances: 2 MiB
 constexpr std::int32_t kMostChunks = 16;
-constexpr std::int32_t kChunkPagesOfFew = 16;
+constexpr std::int32_t kChunkPagesOfFew = 24;
 constexpr std::int32_t kMostChunksOfFew = 64;
 
 bool guesses_thresholds(std::int64_t by_code) { return by_code >= kLeastGuessed; }
