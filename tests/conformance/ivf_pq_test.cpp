@@ -418,5 +418,34 @@ TEST(IvfPqOnBothDevices, AFileFromOneSearchesTheSameOnTheOther) {
   std::filesystem::remove(path);
 }
 
+/// A list so long that the warps of a scan have more than 32 of its pages each.
+TEST(IvfPqOnBothDevices, AListOfHundredsOfThousandsOfRows) {
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  for (const code_kind code : {code_kind::sq4, code_kind::sq8, code_kind::pq}) {
+    ivf_pq_case of{.options = {.dim = 16, .nlist = 1, .code = code}, .rows = 600'000};
+    if (code == code_kind::pq) of.options.pq_dim = 8;
+    const dataset data = make_dataset(element_type::f32, of.distribution, of.rows, of.options.dim, 70, of.seed);
+    any_matrix_view some = data.row_view();
+    some.rows = 5000;
+    const auto filled = [&](device where) {
+      ivf_pq_index index(where, of.options);
+      index.train(some, kShortTraining);
+      index.add(data.row_view());
+      return index;
+    };
+    const ivf_pq_index here = filled(device::cpu());
+    const ivf_pq_index there = filled(*gpu);
+    for (const std::int64_t k : {10, 400}) {
+      const ivf_pq_search_options options{.k = k, .nprobe = 1};
+      const ivf_pq_result expected = here.search(data.query_view(), options);
+      for_every_way(*gpu, [&](const std::string& way) {
+        EXPECT_EQ(first_difference(there.search(data.query_view(), options), expected), "")
+            << describe(of, *gpu) << " way=" << way << " k=" << k;
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shortlist::conformance

@@ -99,8 +99,8 @@ struct filter_batch {
 bool has_filter(const core::ivf_pq_shape& shape);
 /// Pairs of an item, at most, so that its queries fit shared memory.
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
-/// The same of a full pass over so many pairs, so that the time is least.
-std::int32_t queries_of_item(const core::ivf_pq_shape& shape, std::int64_t pairs);
+/// The same of a full pass over so many pairs: fewer, of which there is room for three items, where lists have few.
+std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs);
 /// Blocks that scan at once.
 int filter_scan_blocks(int multiprocessors);
 

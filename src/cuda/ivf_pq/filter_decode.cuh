@@ -41,7 +41,8 @@ template <int Steps>
 inline constexpr std::int64_t kHalvesPageBytes = kPageTiles* Steps * 512 + core::kPageRows * 4;
 
 /// What one lane takes of a page: two tiles' codes, and the term of one of its four rows: of row g + 8 t. Registers may
-/// hold the codes of the first tile alone while another page is looked at; then those of the other wait in the L2 cache.
+/// hold the codes of the first tile alone while another page is looked at; then those of the other wait in the L2
+/// cache.
 template <code_form Form, int Steps>
 struct lane_codes {
   using layout = form_layout<Form, Steps>;

@@ -2,12 +2,13 @@
 //
 // An item is a list, or a part of a long one, with up to `queries_of_item` queries; persistent blocks take items as
 // they come. A warp holds a page of 32 decoded rows in registers and multiplies it with the item's queries, eight at a
-// time, from shared memory; the next page's codes and the next item's queries are on their way meanwhile. Products
-// begin at the rows' terms, so that one comparison with the query's limit is left of a distance.
+// time, from shared memory; the next page's codes and later items' queries are on their way meanwhile. Warps do not
+// meet: one may be at the next item while another still scans this one. Products begin at the rows' terms, so that one
+// comparison with the query's limit is left of a distance.
 // A sample keeps, of each list and query, the least distance of 64 groups of rows; a full pass appends rows that reach
 // their query's threshold to its list, or writes all distances out.
-// Limit: half of the issue slots are used; warps wait at the ends of items, for products, and for codes from memory.
-// The bytes of codes would take a third of the time. History: docs/kernels.md.
+// Limit: two thirds of the issue slots are used, half of them by decoding where lists have few queries; where all
+// distances are written, memory. The bytes of codes would take two fifths of the time. History: docs/kernels.md.
 #include <algorithm>
 
 #include "cuda/device/async_copy.cuh"
@@ -27,21 +28,23 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocksPerMultiprocessor = 2;
+constexpr int kSharedBytes = 113 * 1024;  // of each block; the driver takes one more
+constexpr std::int64_t kMaxSharedTable = 64 * 1024;
 constexpr int kColumns = 8;  // queries of a product
+constexpr int kWideSteps = 8;
+// Queries of an item; of those with many steps fewer, whose rows and table leave less room. For few of them there are
+// three stages, otherwise as many as fit, two at least.
+constexpr int kSampleQueries = 32;
+constexpr int kQueries = 120;
+constexpr int kQueriesOfWide = 64;
+constexpr int kFewQueries = 80;
+constexpr int kFewQueriesOfWide = 40;
+constexpr std::int64_t kFewPairsOfList = 48;  // in the mean, so that lists seldom have more than kFewQueries
+constexpr int kMostStages = 3;
+constexpr int kItemRoom = 8;  // of items that are scanned or staged, and those after
 constexpr int kWarpHits = 96;
 constexpr int kWarpHitsOfHalves = 384;  // of lists' centroids: searches for many lists have many hits
 constexpr int kHitsAtOnce = 4;          // of a lane, on their way to their queries' lists
-constexpr int kItemRoom = 8;            // of items that warps may ask for
-constexpr int kSampleQueries = 32;  // of an item
-constexpr int kQueries = 120;
-constexpr int kQueriesOfWide = 64;  // of items whose rows and table leave less room
-constexpr int kFewQueries = 80;     // of items of which there is room for three
-constexpr int kFewQueriesOfWide = 40;
-constexpr std::int64_t kFewPairsOfList = 48;  // in the mean, which seldom are more than kFewQueries
-constexpr int kWideSteps = 8;
-constexpr std::int64_t kMaxSharedTable = 64 * 1024;
-constexpr int kMostStages = 3;
-constexpr int kSharedBytes = 113 * 1024;  // of a block, and one that the driver takes
 constexpr int kGroupsOfWarp = kGroupsOfList / kWarps;
 static_assert(kGroupsOfWarp == kWarp / kLanesOfRow);
 
@@ -62,40 +65,40 @@ struct alignas(16) warp_hit {
   std::uint32_t query;
 };
 
-/// Queries that lie in shared memory, of several items: if three items of the most queries do not fit, as many of three
-/// smaller ones as do.
+/// How much of what shared memory has room for.
 template <code_form Form, int Steps, scan_kind Kind>
-struct staged_queries {
+struct scan_room {
   using layout = form_layout<Form, Steps>;
   static constexpr bool kSamples = Kind == scan_kind::sample;
-  static constexpr bool kHits = Kind == scan_kind::hits;
   static constexpr int kOfItem = queries_of(Steps, kSamples);
   static constexpr int kTableWords = layout::kLooksUp ? layout::kPieces * 256 * layout::kHalves / 2 : 4;
-  static constexpr int kLeast = kSamples ? kOfItem * kGroupsOfWarp : 4;                               // of a warp
-  static constexpr int kHitRoom = !kHits ? 4 : Form == code_form::halves ? kWarpHitsOfHalves : kWarpHits;  // of a warp
-  static constexpr int kPagesAhead = kSamples ? 3 : 2;  // items, the numbers of whose pages are here
-  static constexpr int kOtherBytes = 4 * kTableWords + kOfItem * sizeof(scan_pair) +
-                                     kWarps * (4 * kLeast + sizeof(warp_hit) * kHitRoom + 4 * kPagesAhead * kWarp) + 240;
-  static constexpr int kFit = (kSharedBytes - kOtherBytes) / (Steps * 32 + 12) / kColumns * kColumns;
-  static constexpr int kRoom = kFit < kMostStages * kOfItem ? kFit : kMostStages * kOfItem;
-  static_assert(kRoom >= 2 * kOfItem);
-  static_assert(kSamples || kRoom >= kMostStages * (Steps >= kWideSteps ? kFewQueriesOfWide : kFewQueries));
+  static constexpr int kNumberSets = kSamples ? 3 : 2;
+  static constexpr int kLeast = kSamples ? kOfItem * kGroupsOfWarp : 4;  // of a warp, as is the next
+  static constexpr int kHits = Kind != scan_kind::hits ? 4 : Form == code_form::halves ? kWarpHitsOfHalves : kWarpHits;
+  // Queries that are staged: for three items of the most, or what is left.
+  static constexpr int kRestBytes = 240;
+  static constexpr int kOtherBytes =
+      4 * kTableWords + kOfItem * static_cast<int>(sizeof(scan_pair)) +
+      kWarps * (4 * kNumberSets * kWarp + 4 * kLeast + static_cast<int>(sizeof(warp_hit)) * kHits) + kRestBytes;
+  static constexpr int kQueryBytes = Steps * 32 + 12;
+  static constexpr int kFit = (kSharedBytes - kOtherBytes) / kQueryBytes / kColumns * kColumns;
+  static constexpr int kQueries = kFit < kMostStages * kOfItem ? kFit : kMostStages * kOfItem;
+  static_assert(kQueries >= 2 * kOfItem);
+  static_assert(kSamples || kQueries >= kMostStages * (Steps >= kWideSteps ? kFewQueriesOfWide : kFewQueries));
 };
 
 template <code_form Form, int Steps, scan_kind Kind>
 struct scan_shared {
-  using sizes = staged_queries<Form, Steps, Kind>;
-  static constexpr int kQueryRoom = sizes::kRoom;
-  std::uint32_t table[sizes::kTableWords];
-  uint4 columns[kQueryRoom * 2 * Steps];  // by eight queries: [Steps / 2][32 lanes]
-  float limits[kQueryRoom];               // of products; where distances are written, their unit
-  float bases[kQueryRoom];
-  std::uint32_t queries[kQueryRoom];  // where distances are written, where those of the list begin
-  scan_pair pairs[sizes::kOfItem];  // of an item that is staged next
-  std::uint32_t numbers[kWarps][sizes::kPagesAhead][kWarp];  // of each warp's pages
-  float least[kWarps][sizes::kLeast];
-  static constexpr std::uint32_t kHits = sizes::kHitRoom;
-  warp_hit hits[kWarps][kHits];
+  using room = scan_room<Form, Steps, Kind>;
+  std::uint32_t table[room::kTableWords];
+  uint4 columns[room::kQueries * 2 * Steps];  // by eight queries: [Steps / 2][32 lanes]
+  float limits[room::kQueries];               // of products; where distances are written, their unit
+  float bases[room::kQueries];
+  std::uint32_t queries[room::kQueries];  // where distances are written, where those of the list begin
+  scan_pair pairs[room::kOfItem];         // of an item that is staged next
+  std::uint32_t numbers[kWarps][room::kNumberSets][kWarp];  // of each warp's pages, for items in turn
+  float least[kWarps][room::kLeast];
+  warp_hit hits[kWarps][room::kHits];
   std::uint32_t hit_counts[kWarps];
   float unit;  // of products
   scan_item items[kItemRoom];
@@ -111,23 +114,23 @@ __device__ __forceinline__ void put_hit(const filter_batch& batch, std::uint32_t
   if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(hit.query) * batch.capacity + place] = key;
 }
 
-/// A block at work. Its warps go from item to item without meeting: while some scan one, others may be at the next. In
-/// the midst of an item, when all are done with the one before, its place takes the queries of one that comes later.
-/// The numbers of a warp's pages are asked for an item earlier, and pages are sent for to the L2 cache: nothing waits
-/// for memory but the scan itself, which begins with a page that was asked for while the item before was scanned.
+/// A block at work. Its warps go from item to item without meeting. An item's queries lie in one of two or three
+/// stages; when all warps are done with an item, its stage takes the queries of the next but one or two. Pairs, numbers
+/// of pages and items are asked for an item before they are needed, so that warps wait for codes alone, whose first are
+/// asked for while the item before is scanned.
 template <code_form Form, int Steps, scan_kind Kind>
 class scan_block {
  public:
   using shared_memory = scan_shared<Form, Steps, Kind>;
+  using room = typename shared_memory::room;
   using layout = form_layout<Form, Steps>;
   static constexpr int kChunksOfLane = Steps / 2;  // of 16 bytes, of a column
   static constexpr int kChunks = 2 * Steps;        // of a column
   static constexpr bool kDecodes = Form != code_form::halves;
   static constexpr bool kSamples = Kind == scan_kind::sample;
   static constexpr bool kWrites = Kind == scan_kind::distances;
-  static constexpr int kItemQueries = shared_memory::sizes::kOfItem;
-  static constexpr int kItemsAfter = 2;  // the last whose queries are asked for, that are here or on their way
-  static constexpr int kThreadsOfQuery = kThreads / kItemQueries;  // which copy a column
+  static constexpr int kItemsAfter = 2;  // the last that is staged, which are here or on their way
+  static constexpr int kThreadsOfQuery = kThreads / room::kOfItem;  // which copy a column
   static_assert(kMostStages - 1 + kItemsAfter < kItemRoom);
 
   __device__ scan_block(const filter_batch& batch, shared_memory& shared)
@@ -136,7 +139,7 @@ class scan_block {
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(static_cast<std::uint32_t>(threadIdx.x / kWarp)),
-        stages_(kMostStages * pass_.queries_of_item <= shared_memory::kQueryRoom ? kMostStages : 2),
+        stages_(kMostStages * pass_.queries_of_item <= room::kQueries ? kMostStages : 2),
         next_turn_(warp_) {}
 
   __device__ void run() {
@@ -163,8 +166,7 @@ class scan_block {
       for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared_.table) / 16); i += kThreads) to[i] = from[i];
     }
     if constexpr (kSamples) {
-      for (int i = lane_; i < kItemQueries * kGroupsOfWarp; i += kWarp)
-        shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
+      for (int i = lane_; i < room::kLeast; i += kWarp) shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
     }
     ask_for_numbers(0, shared_.items[0], next_turn_);
     if constexpr (kSamples) ask_for_numbers(1, shared_.items[1], turn_after(next_turn_, shared_.items[0]));
@@ -185,7 +187,7 @@ class scan_block {
   }
 
  private:
-  /// Where the queries of an item lie, and how often those of others lay there before: odd or even.
+  /// Where the queries of an item lie, and whether those of an odd number of others lay there before.
   __device__ __forceinline__ std::uint32_t stage_of(std::uint32_t turn) const {
     return stages_ == kMostStages ? turn % kMostStages : turn % 2;
   }
@@ -201,33 +203,36 @@ class scan_block {
     return number < item_count() ? pass_.items[number] : scan_item{};
   }
 
-  /// The pairs of an item that is staged next.
+  /// The pairs of the item that is staged next: those whose columns the warp copies.
   __device__ __forceinline__ void ask_for_pairs(const scan_item& item) const {
     const std::uint32_t q = threadIdx.x / kThreadsOfQuery;
     if (threadIdx.x % kThreadsOfQuery == 0 && q < item.pairs)
       async_copy_16(shared_address(shared_.pairs + q), pass_.pairs + item.first_pair + q, true);
   }
 
-  /// Which of the next item's pages is the warp's first, if this is its first of an item.
+  /// Pages of all items are dealt out to the warps by turns: which of the next item's is the warp's first, if this is
+  /// its first of an item.
   static __device__ __forceinline__ std::uint32_t turn_after(std::uint32_t turn, const scan_item& item) {
     return (turn - item.pages) % kWarps;
   }
 
   /// The numbers of the warp's pages of an item: the first 32, or those after so many.
-  __device__ __forceinline__ void ask_for_numbers(std::uint32_t turn, const scan_item& item, std::uint32_t first) const {
+  __device__ __forceinline__ void ask_for_numbers(std::uint32_t turn, const scan_item& item,
+                                                  std::uint32_t first) const {
     const std::uint32_t at = first + lane_ * kWarps;
-    if (at < item.pages) async_copy_4(shared_address(numbers_of(turn) + lane_), batch_.lists.table + item.table_at + at);
+    if (at < item.pages)
+      async_copy_4(shared_address(numbers_of(turn) + lane_), batch_.lists.table + item.table_at + at);
   }
   __device__ __forceinline__ std::uint32_t* numbers_of(std::uint32_t turn) const {
-    return shared_.numbers[warp_][turn % shared_memory::sizes::kPagesAhead];
+    return shared_.numbers[warp_][turn % room::kNumberSets];
   }
 
   __device__ const std::byte* page_at(std::uint32_t page) const {
     return batch_.lists.pages + page * batch_.page_bytes;
   }
 
-  /// Brings the queries of an item in, whose pair the threads have, and one of the items that come after it. What was
-  /// there before is done with.
+  /// Brings the queries of an item in, whose pairs were asked for, and one of the items that come after it. All warps
+  /// are done with what was there before.
   __device__ void stage(std::uint32_t turn) {
     const std::uint32_t q = threadIdx.x / kThreadsOfQuery;
     const std::uint32_t part = threadIdx.x % kThreadsOfQuery;
@@ -266,11 +271,10 @@ class scan_block {
     if (lane_ == 0) barrier_arrive_at(barrier);
   }
 
-  /// Pages of all items are dealt out to the warps by turns. At the end the first of the next item is asked for.
+  /// The warp's pages of an item; in the midst, or after them, a later item is staged.
   __device__ void scan(std::uint32_t turn, const scan_item& item) {
     const scan_item& next = shared_.items[(turn + 1) % kItemRoom];
     const scan_item& after = shared_.items[(turn + 2) % kItemRoom];
-    const std::uint32_t queries = item.pairs;
     const std::uint32_t first = next_turn_;
     const int pages = first < item.pages ? static_cast<int>((item.pages - first + kWarps - 1) / kWarps) : 0;
     next_turn_ = turn_after(first, item);
@@ -282,46 +286,57 @@ class scan_block {
     ask_for_pairs(stages_ == kMostStages ? after : next);
     async_commit();
     const std::uint32_t* numbers = numbers_of(turn);
-    const bool has_next = next_turn_ < next.pages;
+    const std::uint32_t queries = item.pairs;
     const std::uint32_t staged = first_query(turn);
     if (kDecodes && !has_codes_ && pages > 0) codes_.load_ahead(page_at(numbers[0]), lane_);
     for (int step = 0; step < max(pages, 1); step++) {
+      const bool is_last = step + 1 >= pages;
       if (pages > 0) {
-        const bool is_last = step + 1 >= pages;
         const std::uint32_t page = numbers[step % kWarp];
         page_rows<Steps> rows;
         page_terms terms;
         if constexpr (kDecodes) {
-          codes_.load_rest(page_at(page), lane_);
-          if constexpr (layout::kLooksUp) {
-            decode(codes_, codeword_reader(shared_.table, lane_), rows);
-          } else {
-            decode(codes_, rows);
-          }
-          terms.take_shared<(Steps < kWideSteps)>(codes_.term, lane_);
-          if (is_last || step % kWarp == kWarp - 1) {
-            __syncwarp();
-            if (!is_last) {
-              ask_for_numbers(turn, item, (next_turn_ + item.pages) % kWarps + (step + 1) * kWarps);
-              async_commit();
-              async_wait<0>();
-            }
-            async_wait<kSamples ? 1 : 0>();
-            __syncwarp();
-          }
-          has_codes_ = !is_last || has_next;
-          if (has_codes_) codes_.load_ahead(page_at(is_last ? numbers_of(turn + 1)[0] : numbers[(step + 1) % kWarp]), lane_);
+          decode_page(page, rows, terms);
+          ask_for_next(turn, item, next, step, is_last);
         } else {  // few pages, which caches hold
           load_halves<Steps>(page_at(page), lane_, rows, terms);
         }
         scan_page(staged, queries, kWrites ? item.table_at + first + step * kWarps : page, rows, terms);
-        if constexpr (Kind == scan_kind::hits) flush_hits(shared_memory::kHits / 2);
+        if constexpr (Kind == scan_kind::hits) flush_hits(room::kHits / 2);
       }
-      if (stages_ == kMostStages ? step + 1 >= pages : step == 1 || pages <= 1) {
+      if (stages_ == kMostStages ? is_last : step == 1 || pages <= 1) {
         if (turn > 0) barrier_wait(&shared_.is_done[stage_of(turn - 1)], phase_of(turn - 1));
         stage(turn + stages_ - 1);
       }
     }
+  }
+
+  __device__ __forceinline__ void decode_page(std::uint32_t page, page_rows<Steps>& rows, page_terms& terms) {
+    codes_.load_rest(page_at(page), lane_);
+    if constexpr (layout::kLooksUp) {
+      decode(codes_, codeword_reader(shared_.table, lane_), rows);
+    } else {
+      decode(codes_, rows);
+    }
+    terms.take_shared<(Steps < kWideSteps)>(codes_.term, lane_);
+  }
+
+  /// The codes of the warp's next page are asked for, which may be one of the next item.
+  __device__ __forceinline__ void ask_for_next(std::uint32_t turn, const scan_item& item, const scan_item& next,
+                                               int step, bool is_last) {
+    if (is_last || step % kWarp == kWarp - 1) {
+      __syncwarp();
+      if (!is_last) {  // more than a lane's number each
+        ask_for_numbers(turn, item, (next_turn_ + item.pages) % kWarps + (step + 1) * kWarps);
+        async_commit();
+        async_wait<0>();
+      }
+      async_wait<kSamples ? 1 : 0>();
+      __syncwarp();
+    }
+    has_codes_ = !is_last || next_turn_ < next.pages;
+    if (!has_codes_) return;
+    codes_.load_ahead(page_at(is_last ? numbers_of(turn + 1)[0] : numbers_of(turn)[(step + 1) % kWarp]), lane_);
   }
 
   /// `page` is the page's number; where distances are written, its place in the table. Of queries from `staged` on.
@@ -391,9 +406,9 @@ class scan_block {
       }
     };
     warp_hit* to = shared_.hits[warp_] + place;
-    if (place + count <= shared_memory::kHits) return each([&](const warp_hit& hit) { *to++ = hit; });
+    if (place + count <= room::kHits) return each([&](const warp_hit& hit) { *to++ = hit; });
     each([&](const warp_hit& hit) {
-      if (to >= shared_.hits[warp_] + shared_memory::kHits) return put_hit(batch_, take_place(batch_, hit), hit);
+      if (to >= shared_.hits[warp_] + room::kHits) return put_hit(batch_, take_place(batch_, hit), hit);
       *to++ = hit;
     });
   }
@@ -437,7 +452,7 @@ class scan_block {
   /// The warp's hits go to their queries' lists, if they are more than this.
   __device__ __forceinline__ void flush_hits(std::uint32_t fewer) {
     __syncwarp();
-    const std::uint32_t n = min(shared_.hit_counts[warp_], shared_memory::kHits);
+    const std::uint32_t n = min(shared_.hit_counts[warp_], room::kHits);
     if (n <= fewer) return;
     for (std::uint32_t begin = lane_; begin < n; begin += kHitsAtOnce * kWarp) {
       std::uint32_t places[kHitsAtOnce];
@@ -462,10 +477,10 @@ class scan_block {
   shared_memory& shared_;
   int lane_;
   std::uint32_t warp_;
-  std::uint32_t number_ = 0;      // of the item that is taken next; the block's last thread
-  std::uint32_t stages_;            // that are in use
-  std::uint32_t next_turn_;         // which of the next item's pages is the warp's first
-  bool has_codes_ = false;        // of the page that comes next
+  std::uint32_t number_ = 0;  // of the item that is taken next; the block's last thread
+  std::uint32_t stages_;      // that are in use
+  std::uint32_t next_turn_;   // which of the next item's pages is the warp's first
+  bool has_codes_ = false;    // of the page that comes next
   lane_codes<kDecodes ? Form : code_form::numbers4, Steps> codes_;
 };
 
@@ -535,7 +550,7 @@ std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample) {
   return queries_of(steps_of(shape), sample);
 }
 
-std::int32_t queries_of_item(const core::ivf_pq_shape& shape, std::int64_t pairs) {
+std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs) {
   if (pairs > kFewPairsOfList * shape.nlist) return queries_of_item(shape, false);
   return steps_of(shape) >= kWideSteps ? kFewQueriesOfWide : kFewQueries;
 }

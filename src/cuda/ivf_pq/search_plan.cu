@@ -97,7 +97,7 @@ std::uint32_t chunk_pages(const core::ivf_pq_lists& lists, std::int64_t nlist, c
 }
 
 void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::ivf_pq_shape& shape, bool sample) {
-  pass.queries_of_item = sample ? queries_of_item(shape, true) : queries_of_item(shape, pairs);
+  pass.queries_of_item = sample ? queries_of_item(shape, true) : queries_of_full_item(shape, pairs);
   pass.offsets = carve.take<std::uint32_t>(shape.nlist);
   pass.pairs = carve.take<scan_pair>(pairs);
   const std::int64_t few = std::min(pairs, kFewPairs);
