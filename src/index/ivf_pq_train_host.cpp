@@ -84,6 +84,7 @@ void balance(float* centres, std::int64_t* counts, std::int64_t groups, std::int
   while (kBalanceShare * groups * ascending.begin()->first < total) {
     const std::int64_t small = ascending.begin()->second;
     const std::int64_t large = descending.begin()->second;
+    if (counts[large] < 2) return;  // fewer rows than groups
     float* to = centres + small * dim;
     float* from = centres + large * dim;
     for (std::int64_t i = 0; i < dim; ++i) {

@@ -321,7 +321,29 @@ TEST(ivf_pq_train, codewords_become_halves_times_a_power_of_two) {
   EXPECT_EQ(tiny, same);
 }
 
+TEST(ivf_pq_train, balance_leaves_groups_empty_where_rows_are_fewer) {
+  std::vector<float> centres = {1, 2, 3, 4};
+  std::vector<std::int64_t> counts = {0, 2, 0, 0};
+  index::balance(centres.data(), counts.data(), 4, 1);
+  EXPECT_EQ(counts, (std::vector<std::int64_t>{1, 1, 0, 0}));
+  EXPECT_EQ(centres[2], 3);
+  EXPECT_EQ(centres[3], 4);
+}
+
 // ---- data that is hard
+
+TEST(ivf_pq_index, trained_with_fewer_rows_than_codewords) {
+  constexpr std::int64_t kMany = 300;  // of which one list is trained with 64
+  const clustered_rows rows(kMany, kDim, 16);
+  ivf_pq_options options = options_of(metric::l2);
+  options.nlist = 1;
+  options.pq_bits = 8;
+  const ivf_pq_index index = index_of(options, rows);
+  const ivf_pq_result got = index.search(rows.view(), {.k = 1, .nprobe = 1, .refine_ratio = kMany});
+  std::vector<std::int64_t> own(kMany);
+  std::iota(own.begin(), own.end(), std::int64_t{0});
+  EXPECT_EQ(got.ids, own);
+}
 
 TEST(ivf_pq_index, duplicates_and_constant_rows) {
   for (const metric by : kMetrics) {
