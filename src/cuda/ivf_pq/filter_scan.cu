@@ -148,8 +148,8 @@ class scan_block {
       number_ = atomicAdd(pass_.next_item, 1u);
       shared_.unit = batch_.header->unit;
       for (int stage = 0; stage < kMostStages; stage++) {
-        barrier_init(&shared_.is_staged[stage], kThreads + kWarps);
-        barrier_init(&shared_.is_done[stage], kWarps);
+        barrier_init(&shared_.is_staged[stage], 2 * kThreads);
+        barrier_init(&shared_.is_done[stage], kThreads);
       }
     }
     if (lane_ == 0) shared_.hit_counts[warp_] = 0;
@@ -179,8 +179,7 @@ class scan_block {
       if (item.pairs == 0) break;
       scan(turn, item);
       if constexpr (kSamples) write_least(first_query(turn), item);
-      __syncwarp();
-      if (lane_ == 0) barrier_arrive_at(shared_address(&shared_.is_done[stage_of(turn)]));
+      barrier_arrive_at(shared_address(&shared_.is_done[stage_of(turn)]));
     }
     if constexpr (Kind == scan_kind::hits) flush_hits(0);
     async_wait<0>();
@@ -267,8 +266,7 @@ class scan_block {
     }
     const std::uint32_t barrier = shared_address(&shared_.is_staged[stage_of(turn)]);
     async_arrive(barrier);
-    __syncwarp();
-    if (lane_ == 0) barrier_arrive_at(barrier);
+    barrier_arrive_at(barrier);
   }
 
   /// The warp's pages of an item; in the midst, or after them, a later item is staged.
