@@ -8,7 +8,7 @@
 // A sample keeps, of each list and query, the least distance of 64 groups of rows; a full pass appends rows that reach
 // their query's threshold to its list, or writes all distances out.
 // Limit: two thirds of the issue slots are used, half of them by decoding where lists have few queries; where all
-// distances are written, memory. The bytes of codes would take two fifths of the time. History: docs/kernels.md.
+// distances are written, memory. The bytes of codes would take half of the time. History: docs/kernels.md.
 #include <algorithm>
 
 #include "cuda/device/async_copy.cuh"
