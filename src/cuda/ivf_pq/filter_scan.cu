@@ -225,6 +225,14 @@ class scan_block {
   __device__ __forceinline__ std::uint32_t* numbers_of(std::uint32_t turn) const {
     return shared_.numbers[warp_][turn % room::kNumberSets];
   }
+  /// Those of the item that is scanned, from its step-th on: a warp may have more than 32.
+  __device__ __forceinline__ void bring_numbers(std::uint32_t turn, const scan_item& item, int step) const {
+    __syncwarp();
+    ask_for_numbers(turn, item, (next_turn_ + item.pages) % kWarps + step * kWarps);
+    async_commit();
+    async_wait<0>();
+    __syncwarp();
+  }
 
   __device__ const std::byte* page_at(std::uint32_t page) const {
     return batch_.lists.pages + page * batch_.page_bytes;
@@ -290,6 +298,7 @@ class scan_block {
     for (int step = 0; step < max(pages, 1); step++) {
       const bool is_last = step + 1 >= pages;
       if (pages > 0) {
+        if (!kDecodes && step > 0 && step % kWarp == 0) bring_numbers(turn, item, step);
         const std::uint32_t page = numbers[step % kWarp];
         page_rows<Steps> rows;
         page_terms terms;
@@ -322,15 +331,11 @@ class scan_block {
   /// The codes of the warp's next page are asked for, which may be one of the next item.
   __device__ __forceinline__ void ask_for_next(std::uint32_t turn, const scan_item& item, const scan_item& next,
                                                int step, bool is_last) {
-    if (is_last || step % kWarp == kWarp - 1) {
-      __syncwarp();
-      if (!is_last) {  // more than a lane's number each
-        ask_for_numbers(turn, item, (next_turn_ + item.pages) % kWarps + (step + 1) * kWarps);
-        async_commit();
-        async_wait<0>();
-      }
+    if (is_last) {
       async_wait<kSamples ? 1 : 0>();
       __syncwarp();
+    } else if (step % kWarp == kWarp - 1) {
+      bring_numbers(turn, item, step + 1);
     }
     has_codes_ = !is_last || next_turn_ < next.pages;
     if (!has_codes_) return;
