@@ -256,6 +256,7 @@ struct page_terms {
   }
 };
 
+/// A page that holds halves.
 template <int Steps>
 __device__ __forceinline__ void load_halves(const std::byte* page, int lane, page_rows<Steps>& rows,
                                             page_terms& terms) {
