@@ -100,11 +100,15 @@ void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::
   pass.queries_of_item = sample ? queries_of_item(shape, true) : queries_of_full_item(shape, pairs);
   pass.offsets = carve.take<std::uint32_t>(shape.nlist);
   pass.pairs = carve.take<scan_pair>(pairs);
+  if (sample) {
+    pass.items = carve.take<scan_item>(most_items(pairs, shape.nlist, pass.queries_of_item, 1));
+    return;
+  }
+  // Of fewer pairs items may be smaller, and yet no search may take more than one of more pairs.
+  const std::int64_t least = queries_of_full_item(shape, 0);
   const std::int64_t few = std::min(pairs, kFewPairs);
-  pass.items =
-      carve.take<scan_item>(sample ? most_items(pairs, shape.nlist, pass.queries_of_item, 1)
-                                   : std::max(most_items(few, shape.nlist, pass.queries_of_item, kMostChunksOfFew),
-                                              most_items(pairs, shape.nlist, pass.queries_of_item, kMostChunks)));
+  pass.items = carve.take<scan_item>(std::max(most_items(few, shape.nlist, least, kMostChunksOfFew),
+                                              most_items(pairs, shape.nlist, least, kMostChunks)));
 }
 
 /// What is zero before each search.
