@@ -233,8 +233,12 @@ __device__ __forceinline__ float from_lane(float value, int lane) {
   return brought;
 }
 
-/// What the sums of a page begin with: its rows' terms, twice each. Apart: in registers of their own, where there are
-/// some, since for each product the compiler would rather make four of two.
+/// Whether terms are apart: in registers of their own, where there are some, since for each product the compiler would
+/// rather make four of two.
+template <int Steps>
+inline constexpr bool kTermsApart = Steps < 8;
+
+/// What the sums of a page begin with: its rows' terms, twice each.
 struct page_terms {
   float of_tile[kPageTiles][4];
 
@@ -272,8 +276,9 @@ __device__ __forceinline__ void load_halves(const std::byte* page, int lane, pag
       rows[tile][step][2] = v.z;
       rows[tile][step][3] = v.w;
     }
+#pragma unroll
     for (int upper = 0; upper < 2; upper++)
-      terms.take<Steps <= 6>(2 * tile + upper, __ldg(terms_of_page + tile * kTileRows + upper * 8), lane);
+      terms.take<kTermsApart<Steps>>(2 * tile + upper, __ldg(terms_of_page + tile * kTileRows + upper * 8), lane);
   }
 }
 

@@ -325,7 +325,7 @@ class scan_block {
     } else {
       decode(codes_, rows);
     }
-    terms.take_shared<(Steps < kWideSteps)>(codes_.term, lane_);
+    terms.take_shared<kTermsApart<Steps>>(codes_.term, lane_);
   }
 
   /// The codes of the warp's next page are asked for, which may be one of the next item.
