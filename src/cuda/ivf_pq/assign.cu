@@ -3,12 +3,13 @@
 
 #include "cuda/ivf_pq/assign.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
+#include "cuda/ivf_pq/coarse_scan.cuh"
 #include "cuda/runtime/memory.cuh"
 
 namespace shortlist::cuda {
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 32'768;  // full waves of blocks, some 300 MB of scratch
+constexpr std::int64_t kRowsAtOnce = 198 * kCoarseScanQueries;  // full rounds of blocks, some 300 MB of scratch
 
 struct assign_scratch final : core::scratch {
   std::int64_t batch = 0;

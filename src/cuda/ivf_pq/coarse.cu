@@ -9,6 +9,7 @@
 #include "cuda/device/chain.cuh"
 #include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/coarse.hpp"
+#include "cuda/ivf_pq/coarse_scan.cuh"
 #include "cuda/ivf_pq/exact_search.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/carver.hpp"
@@ -228,7 +229,7 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
     const bool sample = pass == &filter.sample;
     const std::int32_t most = queries_of_item(shape, sample);
     const std::int64_t items = sample ? cut.samples : cut.chunks;
-    pass->queries_of_item = queries_of_groups(queries, items, most, filter_scan_blocks(multiprocessors));
+    pass->queries_of_item = queries_of_groups(queries, items, most, filter_scan_teams(multiprocessors));
     // Whatever fewer queries are grouped by.
     pass->pairs = carve.take<scan_pair>((queries + most) * (sample ? cut.samples : 1));
     pass->items = carve.take<scan_item>((queries / kColumns + 1) * items);
@@ -242,6 +243,19 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
   memory.exact_blocks = static_cast<std::int32_t>(std::min(queries, kExactBlocksPerMultiprocessor * multiprocessors));
   memory.exact_keys = carve.take<std::uint64_t>(2 * memory.exact_capacity * memory.exact_blocks);
   return memory;
+}
+
+/// Hits by the scan of lists.
+void scan_as_list(cudaStream_t stream, filter_batch& filter, const coarse_cut& cut, int multiprocessors) {
+  filter.pairs_by_query = true;
+  const std::int64_t threads = static_cast<std::int64_t>(filter.count) * cut.samples;
+  launch(
+      coarse_plan_kernel,
+      {.grid = dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)), .threads = kThreads, .overlaps = true},
+      stream, {filter, cut}, "launching the plan of a coarse search");
+  launch_sample_scan(stream, filter, multiprocessors);
+  launch_thresholds(stream, filter);
+  launch_filter_scan(stream, filter, multiprocessors);
 }
 
 }  // namespace
@@ -294,19 +308,13 @@ void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::by
                           const filter_batch* next) {
   carver carve(memory_begin);
   coarse_memory memory = memory_of(carve, rows.dim, rows.count, request.query_count, request.k, multiprocessors);
-  const coarse_cut cut = cut_of(rows.count, request.k);
   filter_batch& filter = memory.filter;
   set_coarse(filter, pages, rows, request);
-  filter.pairs_by_query = true;
   launch_prepare_queries(stream, filter, next);
-  const std::int64_t threads = request.query_count * cut.samples;
-  launch(
-      coarse_plan_kernel,
-      {.grid = dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)), .threads = kThreads, .overlaps = true},
-      stream, {filter, cut}, "launching the plan of a coarse search");
-  launch_sample_scan(stream, filter, multiprocessors);
-  launch_thresholds(stream, filter);
-  launch_filter_scan(stream, filter, multiprocessors);
+  if (has_coarse_scan(rows.count, filter.wanted))
+    launch_coarse_scan(stream, filter, rows.count, multiprocessors);
+  else
+    scan_as_list(stream, filter, cut_of(rows.count, request.k), multiprocessors);
 
   answer_plan answer{};
   answer.results = {rows.ids, request.scores, request.ids, request.k, rows.metric};

@@ -101,8 +101,8 @@ bool has_filter(const core::ivf_pq_shape& shape);
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
 /// The same of a full pass over so many pairs: fewer, of which there is room for three items, where lists have few.
 std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs);
-/// Blocks that scan at once.
-int filter_scan_blocks(int multiprocessors);
+/// Teams of threads that scan at once, an item each.
+int filter_scan_teams(int multiprocessors);
 
 /// Of `next` too, if it is given, which has as many queries.
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, const filter_batch* next = nullptr);

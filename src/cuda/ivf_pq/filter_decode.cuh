@@ -110,24 +110,36 @@ __device__ __forceinline__ std::uint32_t multiply_add_halves(std::uint32_t a, st
   return result;
 }
 
+/// How often a table of codewords of so many halves is in shared memory, so that the lanes of a look-up read different
+/// banks: a row of it, of 16 codewords of one code, fills them all.
+template <int Halves>
+inline constexpr int kTableCopies = Halves == 2 ? 2 : 1;
+
 /// Where a lane looks codewords up. The eight lanes that look at the same pieces, of eight rows, would often meet in a
 /// bank: so lane 4 g + t takes piece i ^ (g % 4) of a group in step i, which lies in banks of its own, and what was
 /// found goes to its place by exchanges of registers, one for each of two bits of g.
+/// Codewords of two halves leave half of the banks to a second copy, for the lanes from 16 on.
 class codeword_reader {
  public:
   __device__ codeword_reader(const std::uint32_t* table, int lane)
-      : table_(shared_address(table)), lane_(lane % kLanesOfRow), turn_(lane / kLanesOfRow % kGroupPieces) {}
+      : table_(shared_address(table)),
+        lane_(lane % kLanesOfRow),
+        turn_(lane / kLanesOfRow % kGroupPieces),
+        copy_(static_cast<std::uint32_t>(lane) / (kLanesOfRow * kGroupPieces)) {}
 
   /// The codewords of the four codes of a word, which is `group` among the lane's words of its row.
   template <typename Codeword>
   __device__ __forceinline__ void look_up(std::uint32_t group, std::uint32_t word,
                                           Codeword (&found)[kGroupPieces]) const {
-    constexpr std::uint32_t kOfCode = kGroupPieces * kLanesOfRow * sizeof(Codeword);
+    constexpr std::uint32_t kOfCopy = kGroupPieces * kLanesOfRow * sizeof(Codeword);
+    constexpr std::uint32_t kCopies = kTableCopies<sizeof(Codeword) / sizeof(__half)>;
+    constexpr std::uint32_t kOfCode = kCopies * kOfCopy;
     static_assert(kOfCode < 256, "a factor in a dot product of bytes");
     const std::uint32_t turned = __byte_perm(word, 0, 0x3210u ^ (turn_ * 0x1111u));
 #pragma unroll
     for (int i = 0; i < kGroupPieces; i++) {
-      const std::uint32_t bank = table_ + ((turn_ ^ i) * kLanesOfRow + lane_) * sizeof(Codeword);
+      const std::uint32_t bank =
+          table_ + (kCopies > 1 ? copy_ * kOfCopy : 0) + ((turn_ ^ i) * kLanesOfRow + lane_) * sizeof(Codeword);
       const std::uint32_t at = __dp4a(turned, kOfCode << (8 * i), bank);  // the i-th byte times kOfCode
       load(at + group * (kOfCode * kTableCodes), found[i]);
     }
@@ -157,6 +169,7 @@ class codeword_reader {
   std::uint32_t table_;
   std::uint32_t lane_;
   std::uint32_t turn_;
+  std::uint32_t copy_;
 };
 
 /// Codes that are looked up.

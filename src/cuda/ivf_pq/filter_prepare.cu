@@ -52,7 +52,9 @@ __device__ double error_of(const filter_batch& batch, const query_sums& sums, st
   const double base = l2 ? 0.5 * (query + centroid) * (query + centroid) : query * centroid;
   const double score = l2 ? 0.5 * (query + row) * (query + row) : query * row;
   const double halved = sqrt(sums.lost_squares) * factor + query * header.lost_of_rows;
-  const double products = (halves / 16.0 + 1.0) * kProductStep * (sqrt(sums.weighted_squares) * factor + term);
+  // Sums may begin at a row's term less a query's limit, which is a sum of another row: three times as large.
+  const double begun = batch.table == nullptr && !shape.uniform ? 3.0 : 1.0;
+  const double products = (halves / 16.0 + 1.0) * kProductStep * begun * (sqrt(sums.weighted_squares) * factor + term);
   const double terms = (dim + 16.0) * kUnit * (term + fabs(sums.steps)) + (gamma + 8.0 * kUnit) * base;
   const double decoding = 2.0 * kUnit * (query + row) * row;
   const double adding = 16.0 * kUnit * (base + term + query * row);

@@ -27,8 +27,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocksPerMultiprocessor = 2;
-constexpr int kSharedBytes = 113 * 1024;  // of each block; the driver takes one more
+constexpr int kTeams = 2;                 // of threads, on a multiprocessor: blocks, or halves of one
+constexpr int kSharedBytes = 113 * 1024;  // of each; the driver takes one more of a block
 constexpr std::int64_t kMaxSharedTable = 64 * 1024;
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kWideSteps = 8;
@@ -71,7 +71,9 @@ struct scan_room {
   using layout = form_layout<Form, Steps>;
   static constexpr bool kSamples = Kind == scan_kind::sample;
   static constexpr int kOfItem = queries_of(Steps, kSamples);
-  static constexpr int kTableWords = layout::kLooksUp ? layout::kPieces * 256 * layout::kHalves / 2 : 4;
+  static constexpr int kTableWords = layout::kLooksUp ? layout::kPieces * 256 * layout::kHalves / 2 : 4;  // of a copy
+  static constexpr int kCopies = layout::kLooksUp ? kTableCopies<layout::kHalves> : 1;
+  static constexpr int kTeamsOfBlock = kCopies;
   static constexpr int kNumberSets = kSamples ? 3 : 2;
   static constexpr int kLeast = kSamples ? kOfItem * kGroupsOfWarp : 4;  // of a warp, as is the next
   static constexpr int kHits = Kind != scan_kind::hits ? 4 : Form == code_form::halves ? kWarpHitsOfHalves : kWarpHits;
@@ -87,10 +89,10 @@ struct scan_room {
   static_assert(kSamples || kQueries >= kMostStages * (Steps >= kWideSteps ? kFewQueriesOfWide : kFewQueries));
 };
 
+/// What a team works in, besides the table.
 template <code_form Form, int Steps, scan_kind Kind>
-struct scan_shared {
+struct scan_team {
   using room = scan_room<Form, Steps, Kind>;
-  std::uint32_t table[room::kTableWords];
   uint4 columns[room::kQueries * 2 * Steps];  // by eight queries: [Steps / 2][32 lanes]
   float limits[room::kQueries];               // of products; where distances are written, their unit
   float bases[room::kQueries];
@@ -106,6 +108,13 @@ struct scan_shared {
   std::uint64_t is_done[kMostStages];    // no warp needs them any more
 };
 
+template <code_form Form, int Steps, scan_kind Kind>
+struct scan_shared {
+  using room = scan_room<Form, Steps, Kind>;
+  alignas(16) std::uint32_t table[room::kCopies * room::kTableWords];  // [codes of all groups, copies, 16 codewords]
+  scan_team<Form, Steps, Kind> teams[room::kTeamsOfBlock];
+};
+
 __device__ __forceinline__ std::uint32_t take_place(const filter_batch& batch, const warp_hit& hit) {
   return atomicAdd(batch.hit_counts + hit.query, 1u);
 }
@@ -114,15 +123,14 @@ __device__ __forceinline__ void put_hit(const filter_batch& batch, std::uint32_t
   if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(hit.query) * batch.capacity + place] = key;
 }
 
-/// A block at work. Its warps go from item to item without meeting. An item's queries lie in one of two or three
+/// A team at work. Its warps go from item to item without meeting. An item's queries lie in one of two or three
 /// stages; when all warps are done with an item, its stage takes the queries of the next but one or two. Pairs, numbers
 /// of pages and items are asked for an item before they are needed, so that warps wait for codes alone, whose first are
 /// asked for while the item before is scanned.
 template <code_form Form, int Steps, scan_kind Kind>
-class scan_block {
+class team_scan {
  public:
-  using shared_memory = scan_shared<Form, Steps, Kind>;
-  using room = typename shared_memory::room;
+  using room = scan_room<Form, Steps, Kind>;
   using layout = form_layout<Form, Steps>;
   static constexpr int kChunksOfLane = Steps / 2;  // of 16 bytes, of a column
   static constexpr int kChunks = 2 * Steps;        // of a column
@@ -133,10 +141,11 @@ class scan_block {
   static constexpr int kThreadsOfQuery = kThreads / room::kOfItem;  // which copy a column
   static_assert(kMostStages - 1 + kItemsAfter < kItemRoom);
 
-  __device__ scan_block(const filter_batch& batch, shared_memory& shared)
+  __device__ team_scan(const filter_batch& batch, scan_shared<Form, Steps, Kind>& shared)
       : batch_(batch),
         pass_(kSamples ? batch.sample : batch.all),
-        shared_(shared),
+        table_(shared.table),
+        shared_(shared.teams[threadIdx.y]),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(static_cast<std::uint32_t>(threadIdx.x / kWarp)),
         stages_(kMostStages * pass_.queries_of_item <= room::kQueries ? kMostStages : 2),
@@ -154,16 +163,14 @@ class scan_block {
     }
     if (lane_ == 0) shared_.hit_counts[warp_] = 0;
     __syncthreads();
-    if (shared_.items[0].pairs == 0) return;  // most blocks of a second scan: they need no table
+    if (__syncthreads_and(shared_.items[0].pairs == 0)) return;  // most blocks of a second scan: they need no table
     for (std::uint32_t turn = 0; turn + 1 < stages_; turn++) {
       ask_for_pairs(shared_.items[turn]);
       async_commit();
       stage(turn);
     }
     if constexpr (layout::kLooksUp) {
-      const auto* from = reinterpret_cast<const uint4*>(batch_.table);
-      auto* to = reinterpret_cast<uint4*>(shared_.table);
-      for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared_.table) / 16); i += kThreads) to[i] = from[i];
+      bring_table();
     }
     if constexpr (kSamples) {
       for (int i = lane_; i < room::kLeast; i += kWarp) shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
@@ -186,6 +193,20 @@ class scan_block {
   }
 
  private:
+  /// All teams of the block.
+  __device__ void bring_table() const {
+    constexpr int kChunksOfRow = kGroupPieces * kLanesOfRow * layout::kHalves / 8;
+    constexpr int kStep = room::kTeamsOfBlock * kThreads;
+    const auto* from = reinterpret_cast<const uint4*>(batch_.table);
+    auto* to = reinterpret_cast<uint4*>(table_);
+    for (int i = threadIdx.y * kThreads + threadIdx.x; i < room::kTableWords / 4; i += kStep) {
+      const uint4 chunk = from[i];
+#pragma unroll
+      for (int copy = 0; copy < room::kCopies; copy++)
+        to[(i / kChunksOfRow * room::kCopies + copy) * kChunksOfRow + i % kChunksOfRow] = chunk;
+    }
+  }
+
   /// Where the queries of an item lie, and whether those of an odd number of others lay there before.
   __device__ __forceinline__ std::uint32_t stage_of(std::uint32_t turn) const {
     return stages_ == kMostStages ? turn % kMostStages : turn % 2;
@@ -321,7 +342,7 @@ class scan_block {
   __device__ __forceinline__ void decode_page(std::uint32_t page, page_rows<Steps>& rows, page_terms& terms) {
     codes_.load_rest(page_at(page), lane_);
     if constexpr (layout::kLooksUp) {
-      decode(codes_, codeword_reader(shared_.table, lane_), rows);
+      decode(codes_, codeword_reader(table_, lane_), rows);
     } else {
       decode(codes_, rows);
     }
@@ -477,7 +498,8 @@ class scan_block {
 
   const filter_batch& batch_;
   const scan_pass& pass_;
-  shared_memory& shared_;
+  std::uint32_t* table_;
+  scan_team<Form, Steps, Kind>& shared_;
   int lane_;
   std::uint32_t warp_;
   std::uint32_t number_ = 0;  // of the item that is taken next; the block's last thread
@@ -488,18 +510,21 @@ class scan_block {
 };
 
 template <code_form Form, int Steps, scan_kind Kind>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads* scan_room<Form, Steps, Kind>::kTeamsOfBlock,
+                                  kTeams / scan_room<Form, Steps, Kind>::kTeamsOfBlock)
     filter_scan_kernel(const __grid_constant__ filter_batch batch) {
-  static_assert(sizeof(scan_shared<Form, Steps, Kind>) <= kSharedBytes);
+  static_assert(sizeof(scan_shared<Form, Steps, Kind>) <= scan_room<Form, Steps, Kind>::kTeamsOfBlock * kSharedBytes);
   join_chain();
-  scan_block<Form, Steps, Kind>(batch, *reinterpret_cast<scan_shared<Form, Steps, Kind>*>(dynamic_shared())).run();
+  team_scan<Form, Steps, Kind>(batch, *reinterpret_cast<scan_shared<Form, Steps, Kind>*>(dynamic_shared())).run();
 }
 
 template <code_form Form, int Steps, scan_kind Kind>
 void launch_form(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
+  constexpr int kTeamsOfBlock = scan_room<Form, Steps, Kind>::kTeamsOfBlock;
   launch(filter_scan_kernel<Form, Steps, Kind>,
-         {.grid = dim3(static_cast<unsigned>(filter_scan_blocks(multiprocessors))),
+         {.grid = dim3(static_cast<unsigned>(filter_scan_teams(multiprocessors) / kTeamsOfBlock)),
           .threads = kThreads,
+          .teams = kTeamsOfBlock,
           .shared_bytes = static_cast<std::int64_t>(sizeof(scan_shared<Form, Steps, Kind>)),
           .overlaps = true},
          stream, batch, "launching the scan of lists");
@@ -558,7 +583,7 @@ std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t 
   return steps_of(shape) >= kWideSteps ? kFewQueriesOfWide : kFewQueries;
 }
 
-int filter_scan_blocks(int multiprocessors) { return multiprocessors * kBlocksPerMultiprocessor; }
+int filter_scan_teams(int multiprocessors) { return multiprocessors * kTeams; }
 
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   launch_scan<scan_kind::sample>(stream, batch, multiprocessors);

@@ -20,6 +20,7 @@ constexpr std::int64_t kMaxSharedBytes = 227 * 1024;  // of a Hopper multiproces
 struct launch_shape {
   dim3 grid{};
   int threads = 0;
+  int teams = 1;  // of so many threads, in a block: threadIdx.y
   std::int64_t shared_bytes = 0;
   int cluster = 1;
   bool cooperative = false;  // all blocks are resident together and may wait for each other
@@ -116,7 +117,7 @@ void launch(void (*kernel)(Args), const launch_shape& shape, cudaStream_t stream
   }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.teams));
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = stream;
   config.attrs = attributes;
