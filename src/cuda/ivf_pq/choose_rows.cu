@@ -206,16 +206,16 @@ class written_query {
     return {shared_.below, shared_.found};
   }
 
-  /// A rank that some more than `kept` rows probably reach.
+  /// A rank that some more than `kept` rows probably reach. Whole pages are looked at, since memory brings no less.
   __device__ std::uint32_t sampled_limit(std::uint32_t kept) {
     uint4 sample[kSampledOfThread];
     const std::uint32_t there = min(count_, kSampled);
 #pragma unroll
     for (int i = 0; i < kSampledOfThread; i++) {
       const std::uint32_t j = i * kThreads + threadIdx.x;
-      const auto at =
-          count_ <= kSampled ? j : static_cast<std::uint32_t>(static_cast<std::uint64_t>(j) * count_ / kSampled);
-      sample[i] = j < there ? vectors_[at] : no_distances();
+      const std::uint64_t page = j / kPageVectors;
+      const auto at = static_cast<std::uint32_t>(page * (count_ / kPageVectors) / (kSampled / kPageVectors));
+      sample[i] = j >= there ? no_distances() : vectors_[count_ <= kSampled ? j : at * kPageVectors + j % kPageVectors];
     }
     const auto visit = [&](auto add) {
 #pragma unroll

@@ -17,6 +17,7 @@
 namespace shortlist::cuda {
 
 inline constexpr int kGroupsOfList = 64;  // of rows of a list, whose least distances are a sample
+inline constexpr int kSamplingWarps = 4;  // that share a list, each of which has every fourth page
 
 /// Queries that look at some pages of one list: a block's work at a time.
 struct alignas(16) scan_item {
@@ -87,6 +88,7 @@ struct filter_batch {
   std::uint32_t* starts = nullptr;  ///< [count, nprobe] where a list's pages begin, in the query's region
   std::uint32_t* pages = nullptr;   ///< [count] of the query's lists
   std::uint32_t* rows = nullptr;    ///< [count] of the query's lists
+  std::uint32_t* order = nullptr;   ///< [count] of queries, by their nearest lists: those in turn look at the same rows
   float* scales = nullptr;          ///< [count] powers of two
   scan_pass sample;
   scan_pass all;
@@ -106,7 +108,7 @@ int filter_scan_teams(int multiprocessors);
 
 /// Of `next` too, if it is given, which has as many queries.
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, const filter_batch* next = nullptr);
-/// Items of both passes, and the pairs of the sample, unless distances are written.
+/// Items of both passes, and the pairs of the sample; where distances are written, items, and places in the order.
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch);
 /// The pairs of the full pass, when thresholds are known.
 void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch);

@@ -18,8 +18,8 @@ constexpr int kThreads = 128;
 constexpr int kPrepareThreads = 512;
 constexpr int kPrepared = kPrepareThreads / kWarp;  // queries of a block
 constexpr int kPlanThreads = 128;
-// Of long lists a fourth is sampled, of the longest a sixteenth.
-constexpr std::uint32_t kSampledShare = 4;
+// Of long lists an eighth is sampled, of the longest a sixteenth.
+constexpr std::uint32_t kSampledShare = 8;
 constexpr std::uint32_t kSampledOfLongest = 16;
 constexpr std::uint32_t kManySampled = 64;  // pages
 
@@ -211,8 +211,8 @@ __device__ std::uint32_t share_of(std::uint32_t all, std::uint32_t i, std::uint3
   return static_cast<std::uint32_t>(static_cast<std::uint64_t>(all) * i / parts);
 }
 
-/// Where each list's pairs begin, and the items: a thread a list, blocks in any order, y a pass. What a block's lists
-/// take it takes at once.
+/// Where each list's pairs begin, and the items, if there are to be some: a thread a list, blocks in any order, y a
+/// pass. What a block's lists take it takes at once.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ filter_batch batch) {
   join_chain();
   __shared__ uint2 warps[kPlanThreads / kWarp];
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
   const std::uint32_t list = blockIdx.x * kPlanThreads + threadIdx.x;
   const bool is_real = list < static_cast<std::uint32_t>(batch.shape.nlist);
   const std::uint32_t pairs = is_real ? pass.counts[list] : 0;
-  const pass_shape cut = shape_of_list(pass, pairs, is_real ? batch.lists.sizes[list] : 0);
+  const pass_shape cut = pass.items ? shape_of_list(pass, pairs, is_real ? batch.lists.sizes[list] : 0) : pass_shape{};
   const uint2 mine = make_uint2(pairs, cut.groups * cut.chunks);
   uint2 before = sum_before(mine, warps);
   if (threadIdx.x == kPlanThreads - 1)
@@ -324,6 +324,7 @@ __global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_con
   batch.pages[query] = pages;
   batch.rows[query] = rows;
   batch.scales[query] = scale;
+  batch.order[batch.sample.offsets[batch.probes[first]] + batch.sample_places[query]] = query;
 }
 
 /// A query's threshold, from the distance that as many rows do not exceed as are wanted, if it is not guessed. Of
@@ -377,7 +378,7 @@ class list_sample {
     if (rows == 0) return;
     const std::uint32_t sampled = sampled_of(batch.sample, pages_of_rows(rows));
     const auto sampled_rows = static_cast<float>(min(rows, sampled * static_cast<std::uint32_t>(core::kPageRows)));
-    groups_ = static_cast<float>(kGroupsOfList / 8 * min(sampled, 8u));  // a warp takes every eighth page
+    groups_ = static_cast<float>(kGroupsOfList / kSamplingWarps * min(sampled, std::uint32_t{kSamplingWarps}));
     per_group_ = fmaxf(sampled_rows / groups_, 1.0f);
     scale_ = static_cast<float>(rows) / sampled_rows;
   }
@@ -617,9 +618,7 @@ void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   check(cudaMemsetAsync(batch.zeroed, 0, static_cast<std::size_t>(batch.zeroed_bytes), stream), "clearing counts");
   launch(count_kernel, chained(pairs), stream, batch, kWhat);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
-  const unsigned passes = batch.distances ? 1 : 2;
-  launch(plan_kernel, {.grid = dim3(list_blocks, passes), .threads = kPlanThreads, .overlaps = true}, stream, batch,
-         kWhat);
+  launch(plan_kernel, {.grid = dim3(list_blocks, 2), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
   if (batch.distances) return;
   const std::int64_t sampled = static_cast<std::int64_t>(batch.count) * batch.sample.lists_of_query;
   launch(fill_sample_kernel, chained(sampled), stream, batch, kWhat);

@@ -10,6 +10,7 @@
 // Limit: two thirds of the issue slots are used, half of them by decoding where lists have few queries; where all
 // distances are written, memory. The bytes of codes would take half of the time. History: docs/kernels.md.
 #include <algorithm>
+#include <bit>
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/bulk_copy.cuh"
@@ -25,16 +26,18 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kTeams = 2;                 // of threads, on a multiprocessor: blocks, or halves of one
-constexpr int kSharedBytes = 113 * 1024;  // of each; the driver takes one more of a block
+constexpr int kThreadsOfMultiprocessor = 512;  // teams of it are blocks, or parts of one
+constexpr int kThreads = 256;                  // of a team
+constexpr int kThreadsOfSample = kSamplingWarps * kWarp;
+constexpr int kSharedBytes = 228 * 1024;  // of a multiprocessor, of which the driver takes some of each block
+constexpr int kReservedBytes = 1024;
 constexpr std::int64_t kMaxSharedTable = 64 * 1024;
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kWideSteps = 8;
 // Queries of an item; of those with many steps fewer, whose rows and table leave less room. For few of them there are
 // three stages, otherwise as many as fit, two at least.
 constexpr int kSampleQueries = 32;
+constexpr int kSampleQueriesOfWide = 24;
 constexpr int kQueries = 120;
 constexpr int kQueriesOfWide = 64;
 constexpr int kFewQueries = 80;
@@ -45,8 +48,9 @@ constexpr int kItemRoom = 8;  // of items that are scanned or staged, and those 
 constexpr int kWarpHits = 96;
 constexpr int kWarpHitsOfHalves = 384;  // of lists' centroids: searches for many lists have many hits
 constexpr int kHitsAtOnce = 4;          // of a lane, on their way to their queries' lists
-constexpr int kGroupsOfWarp = kGroupsOfList / kWarps;
-static_assert(kGroupsOfWarp == kWarp / kLanesOfRow);
+constexpr int kGroupsOfWarp = kGroupsOfList / kSamplingWarps;  // of a sample: of 32 rows two each
+constexpr int kGroupsOfTile = kWarp / kLanesOfRow;
+static_assert(kGroupsOfWarp == kPageTiles * kGroupsOfTile);
 
 /// What becomes of distances.
 enum class scan_kind : std::uint8_t {
@@ -56,7 +60,8 @@ enum class scan_kind : std::uint8_t {
 };
 
 constexpr int queries_of(int steps, bool sample) {
-  return sample ? kSampleQueries : steps >= kWideSteps ? kQueriesOfWide : kQueries;
+  if (sample) return steps >= kWideSteps ? kSampleQueriesOfWide : kSampleQueries;
+  return steps >= kWideSteps ? kQueriesOfWide : kQueries;
 }
 
 struct alignas(16) warp_hit {
@@ -70,20 +75,26 @@ template <code_form Form, int Steps, scan_kind Kind>
 struct scan_room {
   using layout = form_layout<Form, Steps>;
   static constexpr bool kSamples = Kind == scan_kind::sample;
+  static constexpr int kTeamThreads = kSamples ? kThreadsOfSample : kThreads;
+  static constexpr int kTeams = kThreadsOfMultiprocessor / kTeamThreads;
+  static constexpr int kTeamsOfBlock = layout::kLooksUp ? kTeams : 1;  // which share the table
+  static constexpr int kBlocks = kTeams / kTeamsOfBlock;
+  static constexpr int kBlockBytes = kSharedBytes / kBlocks - kReservedBytes;
+  static constexpr int kWarps = kTeamThreads / kWarp;
   static constexpr int kOfItem = queries_of(Steps, kSamples);
   static constexpr int kTableWords = layout::kLooksUp ? layout::kPieces * 256 * layout::kHalves / 2 : 4;  // of a copy
   static constexpr int kCopies = layout::kLooksUp ? kTableCopies<layout::kHalves> : 1;
-  static constexpr int kTeamsOfBlock = kCopies;
   static constexpr int kNumberSets = kSamples ? 3 : 2;
   static constexpr int kLeast = kSamples ? kOfItem * kGroupsOfWarp : 4;  // of a warp, as is the next
   static constexpr int kHits = Kind != scan_kind::hits ? 4 : Form == code_form::halves ? kWarpHitsOfHalves : kWarpHits;
   // Queries that are staged: for three items of the most, or what is left.
   static constexpr int kRestBytes = 240;
   static constexpr int kOtherBytes =
-      4 * kTableWords + kOfItem * static_cast<int>(sizeof(scan_pair)) +
+      kOfItem * static_cast<int>(sizeof(scan_pair)) +
       kWarps * (4 * kNumberSets * kWarp + 4 * kLeast + static_cast<int>(sizeof(warp_hit)) * kHits) + kRestBytes;
   static constexpr int kQueryBytes = Steps * 32 + 12;
-  static constexpr int kFit = (kSharedBytes - kOtherBytes) / kQueryBytes / kColumns * kColumns;
+  static constexpr int kTeamBytes = (kBlockBytes - 4 * kCopies * kTableWords) / kTeamsOfBlock;
+  static constexpr int kFit = (kTeamBytes - kOtherBytes) / kQueryBytes / kColumns * kColumns;
   static constexpr int kQueries = kFit < kMostStages * kOfItem ? kFit : kMostStages * kOfItem;
   static_assert(kQueries >= 2 * kOfItem);
   static_assert(kSamples || kQueries >= kMostStages * (Steps >= kWideSteps ? kFewQueriesOfWide : kFewQueries));
@@ -98,10 +109,10 @@ struct scan_team {
   float bases[room::kQueries];
   std::uint32_t queries[room::kQueries];  // where distances are written, where those of the list begin
   scan_pair pairs[room::kOfItem];         // of an item that is staged next
-  std::uint32_t numbers[kWarps][room::kNumberSets][kWarp];  // of each warp's pages, for items in turn
-  float least[kWarps][room::kLeast];
-  warp_hit hits[kWarps][room::kHits];
-  std::uint32_t hit_counts[kWarps];
+  std::uint32_t numbers[room::kWarps][room::kNumberSets][kWarp];  // of each warp's pages, for items in turn
+  float2 least[room::kWarps][room::kLeast / 2];  // of two queries: [tiles][pairs of the item's][groups of a tile]
+  warp_hit hits[room::kWarps][room::kHits];
+  std::uint32_t hit_counts[room::kWarps];
   float unit;  // of products
   scan_item items[kItemRoom];
   std::uint64_t is_staged[kMostStages];  // barriers: the queries of an item are there
@@ -138,7 +149,10 @@ class team_scan {
   static constexpr bool kSamples = Kind == scan_kind::sample;
   static constexpr bool kWrites = Kind == scan_kind::distances;
   static constexpr int kItemsAfter = 2;  // the last that is staged, which are here or on their way
-  static constexpr int kThreadsOfQuery = kThreads / room::kOfItem;  // which copy a column
+  static constexpr int kTeamThreads = room::kTeamThreads;
+  static constexpr int kWarps = room::kWarps;
+  static constexpr int kThreadsOfQuery =  // which copy a column: all of one warp
+      std::bit_floor(static_cast<unsigned>(kTeamThreads / room::kOfItem));
   static_assert(kMostStages - 1 + kItemsAfter < kItemRoom);
 
   __device__ team_scan(const filter_batch& batch, scan_shared<Form, Steps, Kind>& shared)
@@ -152,13 +166,13 @@ class team_scan {
         next_turn_(warp_) {}
 
   __device__ void run() {
-    if (threadIdx.x == kThreads - 1) {
+    if (threadIdx.x == kTeamThreads - 1) {
       for (int i = 0; i < kItemsAfter; i++) shared_.items[i] = item_of(atomicAdd(pass_.next_item, 1u));
       number_ = atomicAdd(pass_.next_item, 1u);
       shared_.unit = batch_.header->unit;
       for (int stage = 0; stage < kMostStages; stage++) {
-        barrier_init(&shared_.is_staged[stage], 2 * kThreads);
-        barrier_init(&shared_.is_done[stage], kThreads);
+        barrier_init(&shared_.is_staged[stage], 2 * kTeamThreads);
+        barrier_init(&shared_.is_done[stage], kTeamThreads);
       }
     }
     if (lane_ == 0) shared_.hit_counts[warp_] = 0;
@@ -173,7 +187,7 @@ class team_scan {
       bring_table();
     }
     if constexpr (kSamples) {
-      for (int i = lane_; i < room::kLeast; i += kWarp) shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
+      for (int i = lane_; i < room::kLeast / 2; i += kWarp) shared_.least[warp_][i] = no_distances();
     }
     ask_for_numbers(0, shared_.items[0], next_turn_);
     if constexpr (kSamples) ask_for_numbers(1, shared_.items[1], turn_after(next_turn_, shared_.items[0]));
@@ -196,10 +210,10 @@ class team_scan {
   /// All teams of the block.
   __device__ void bring_table() const {
     constexpr int kChunksOfRow = kGroupPieces * kLanesOfRow * layout::kHalves / 8;
-    constexpr int kStep = room::kTeamsOfBlock * kThreads;
+    constexpr int kStep = room::kTeamsOfBlock * kTeamThreads;
     const auto* from = reinterpret_cast<const uint4*>(batch_.table);
     auto* to = reinterpret_cast<uint4*>(table_);
-    for (int i = threadIdx.y * kThreads + threadIdx.x; i < room::kTableWords / 4; i += kStep) {
+    for (int i = threadIdx.y * kTeamThreads + threadIdx.x; i < room::kTableWords / 4; i += kStep) {
       const uint4 chunk = from[i];
 #pragma unroll
       for (int copy = 0; copy < room::kCopies; copy++)
@@ -287,7 +301,7 @@ class team_scan {
         shared_.queries[at] = kWrites ? pair.place : pair.query;
       }
     }
-    if (threadIdx.x == kThreads - 1) {
+    if (threadIdx.x == kTeamThreads - 1) {
       const bool is_real = number_ < item_count();
       async_copy_16(shared_address(&shared_.items[(turn + kItemsAfter) % kItemRoom]),
                     pass_.items + (is_real ? number_ : 0), is_real);
@@ -395,11 +409,12 @@ class team_scan {
     const std::uint32_t column = staged + of_item;
     if constexpr (kWrites) return write_distances(column, page, sums);
     if constexpr (kSamples) {
-      float* least = shared_.least[warp_] + of_item * kGroupsOfWarp + lane_ / kLanesOfRow;
-      const float of_first = fminf(fminf(sums[0][0], sums[0][2]), fminf(sums[1][0], sums[1][2]));
-      const float of_second = fminf(fminf(sums[0][1], sums[0][3]), fminf(sums[1][1], sums[1][3]));
-      least[0] = fminf(least[0], of_first);
-      least[kGroupsOfWarp] = fminf(least[kGroupsOfWarp], of_second);
+#pragma unroll
+      for (int tile = 0; tile < kPageTiles; tile++) {
+        float2& least = shared_.least[warp_][least_at(of_item, tile, lane_ / kLanesOfRow)];
+        least = make_float2(fminf(least.x, fminf(sums[tile][0], sums[tile][2])),
+                            fminf(least.y, fminf(sums[tile][1], sums[tile][3])));
+      }
       return;
     }
     const float2 limit = *reinterpret_cast<const float2*>(shared_.limits + column);
@@ -458,17 +473,30 @@ class team_scan {
     write(place.y, unit.y, base.y, 1);
   }
 
+  /// Where the least distances of a query and the next are, so that lanes read neighbours.
+  static __device__ __forceinline__ int least_at(int query, int tile, int group) {
+    return (tile * (room::kOfItem / 2) + query / 2) * kGroupsOfTile + group;
+  }
+  static __device__ __forceinline__ float2 no_distances() {
+    return make_float2(__uint_as_float(0x7F800000u), __uint_as_float(0x7F800000u));
+  }
+
   /// The warp's part of an item's sample.
   __device__ void write_least(std::uint32_t staged, const scan_item& item) {
     __syncwarp();
-    for (int i = lane_; i < static_cast<int>((item.pairs + kColumns - 1) / kColumns * kColumns) * kGroupsOfWarp;
-         i += kWarp) {
-      const int q = i / kGroupsOfWarp;
-      if (q < static_cast<int>(item.pairs)) {
-        batch_.minima[static_cast<std::int64_t>(shared_.queries[staged + q]) * kGroupsOfList + warp_ * kGroupsOfWarp +
-                      i % kGroupsOfWarp] = shared_.bases[staged + q] + shared_.least[warp_][i] * shared_.unit;
-      }
-      shared_.least[warp_][i] = __uint_as_float(0x7F800000u);
+    const int two = static_cast<int>((item.pairs + kColumns - 1) / kColumns * kColumns) / 2 * kGroupsOfWarp;
+    for (int i = lane_; i < two; i += kWarp) {
+      const int q = i / kGroupsOfWarp * 2;
+      const int group = i % kGroupsOfWarp;
+      float2& least = shared_.least[warp_][least_at(q, group / kGroupsOfTile, group % kGroupsOfTile)];
+      const auto write = [&](int query, float distance) {
+        if (query < static_cast<int>(item.pairs))
+          batch_.minima[static_cast<std::int64_t>(shared_.queries[staged + query]) * kGroupsOfList +
+                        warp_ * kGroupsOfWarp + group] = shared_.bases[staged + query] + distance * shared_.unit;
+      };
+      write(q, least.x);
+      write(q + 1, least.y);
+      least = no_distances();
     }
     __syncwarp();
   }
@@ -510,21 +538,21 @@ class team_scan {
 };
 
 template <code_form Form, int Steps, scan_kind Kind>
-__global__ void __launch_bounds__(kThreads* scan_room<Form, Steps, Kind>::kTeamsOfBlock,
-                                  kTeams / scan_room<Form, Steps, Kind>::kTeamsOfBlock)
-    filter_scan_kernel(const __grid_constant__ filter_batch batch) {
-  static_assert(sizeof(scan_shared<Form, Steps, Kind>) <= scan_room<Form, Steps, Kind>::kTeamsOfBlock * kSharedBytes);
+__global__ void __launch_bounds__(
+    scan_room<Form, Steps, Kind>::kTeamThreads* scan_room<Form, Steps, Kind>::kTeamsOfBlock,
+    scan_room<Form, Steps, Kind>::kBlocks) filter_scan_kernel(const __grid_constant__ filter_batch batch) {
+  static_assert(sizeof(scan_shared<Form, Steps, Kind>) <= scan_room<Form, Steps, Kind>::kBlockBytes);
   join_chain();
   team_scan<Form, Steps, Kind>(batch, *reinterpret_cast<scan_shared<Form, Steps, Kind>*>(dynamic_shared())).run();
 }
 
 template <code_form Form, int Steps, scan_kind Kind>
 void launch_form(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
-  constexpr int kTeamsOfBlock = scan_room<Form, Steps, Kind>::kTeamsOfBlock;
+  using room = scan_room<Form, Steps, Kind>;
   launch(filter_scan_kernel<Form, Steps, Kind>,
-         {.grid = dim3(static_cast<unsigned>(filter_scan_teams(multiprocessors) / kTeamsOfBlock)),
-          .threads = kThreads,
-          .teams = kTeamsOfBlock,
+         {.grid = dim3(static_cast<unsigned>(multiprocessors * room::kBlocks)),
+          .threads = room::kTeamThreads,
+          .teams = room::kTeamsOfBlock,
           .shared_bytes = static_cast<std::int64_t>(sizeof(scan_shared<Form, Steps, Kind>)),
           .overlaps = true},
          stream, batch, "launching the scan of lists");
@@ -583,7 +611,7 @@ std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t 
   return steps_of(shape) >= kWideSteps ? kFewQueriesOfWide : kFewQueries;
 }
 
-int filter_scan_teams(int multiprocessors) { return multiprocessors * kTeams; }
+int filter_scan_teams(int multiprocessors) { return multiprocessors * (kThreadsOfMultiprocessor / kThreads); }
 
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   launch_scan<scan_kind::sample>(stream, batch, multiprocessors);

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) refine_rows_kernel(const __
   auto& scratch = *reinterpret_cast<scratch_memory*>(dynamic_shared());
   auto* positions = reinterpret_cast<std::uint32_t*>(dynamic_shared() + kSharedHead);
   auto* staged = reinterpret_cast<float*>(positions + numbers_room(plan.answer.by_code));
-  const std::int64_t query = blockIdx.x;
+  const std::int64_t query = plan.batch.order[blockIdx.x];
   std::uint64_t* rows = plan.chosen + query * plan.room;
   const std::uint32_t sure = plan.counts[query];
   const std::uint32_t kept = min(plan.answer.by_code, sure + plan.border_counts[query]);

@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_score_kernel(const __gri
   const std::uint32_t count = static_cast<std::uint32_t>(plan.batch.count) * parts;
   for (std::uint32_t item = threadIdx.x / kWarp * gridDim.x + blockIdx.x; item < count;
        item += gridDim.x * kWideWarps) {
-    const std::uint32_t query = item / parts;
+    const std::uint32_t query = plan.batch.order[item / parts];
     const coded_rows of_query = coded_rows_of(plan, query);
     const std::uint32_t n = of_query.count;
     const std::uint32_t rows = ((n + parts - 1) / parts + kRows - 1) / kRows * kRows;

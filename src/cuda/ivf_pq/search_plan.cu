@@ -23,8 +23,8 @@ constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many li
 constexpr std::int64_t kManyProbes = 16;
 constexpr std::int64_t kHitsForSample = 1024;    // of a query, which a sample is to leave room for
 constexpr std::int64_t kMostSampled = 256;       // whose minima shared memory holds
-constexpr std::uint32_t kSampledPages = 16;      // of a list
-constexpr std::uint32_t kLeastSampledPages = 8;  // the same where looser thresholds cost less, or are guessed
+constexpr std::uint32_t kSampledPages = 8;       // of a list
+constexpr std::uint32_t kLeastSampledPages = 4;  // the same where looser thresholds cost less, or are guessed
 constexpr std::uint32_t kFewByCode = 16;         // for so few rows by code
 constexpr std::int64_t kLeastGuessed = 48;       // for so many
 constexpr std::int64_t kMostGuessedLists = 32;   // sampled, if their groups are fewer than the rows by code
@@ -149,6 +149,10 @@ void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shap
   filter.pages = carve.take<std::uint32_t>(batch.queries);
   filter.rows = carve.take<std::uint32_t>(batch.queries);
   filter.scales = carve.take<float>(batch.queries);
+  filter.order = carve.take<std::uint32_t>(batch.queries);
+  filter.sample_places = carve.take<std::uint32_t>(batch.queries);
+  filter.sample.offsets = carve.take<std::uint32_t>(shape.nlist);
+  filter.sample.lists_of_query = 1;
   carve_pass(carve, filter.all, pairs, shape, false);
   carve_zeroed(carve, filter, shape.nlist);
   memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
