@@ -24,7 +24,7 @@ constexpr std::int64_t kManyProbes = 16;
 constexpr std::int64_t kHitsForSample = 1024;    // of a query, which a sample is to leave room for
 constexpr std::int64_t kMostSampled = 256;       // whose minima shared memory holds
 constexpr std::uint32_t kSampledPages = 8;       // of a list
-constexpr std::uint32_t kLeastSampledPages = 4;  // the same where looser thresholds cost less, or are guessed
+constexpr std::uint32_t kLeastSampledPages = 4;  // the same where looser thresholds cost less
 constexpr std::uint32_t kFewByCode = 16;         // for so few rows by code
 constexpr std::int64_t kLeastGuessed = 48;       // for so many
 constexpr std::int64_t kMostGuessedLists = 32;   // sampled, if their groups are fewer than the rows by code
@@ -314,7 +314,7 @@ void set_filter(search_memory& memory, const core::ivf_pq_model& model, const co
   const bool few = batch.queries * batch.nprobe <= kFewPairs;
   const bool guesses = guesses_thresholds(batch.by_code);
   if (!guesses) filter.guessed = nullptr;
-  filter.sample.sampled_pages = guesses || batch.by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
+  filter.sample.sampled_pages = batch.by_code <= kFewByCode ? kLeastSampledPages : kSampledPages;
   filter.sample.chunk_pages = ~0u;  // one chunk
   filter.sample.most_chunks = 1;
   filter.all.chunk_pages = few ? kChunkPagesOfFew : chunk_pages(lists, model.shape.nlist, batch, multiprocessors);
