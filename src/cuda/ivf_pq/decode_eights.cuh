@@ -7,10 +7,11 @@
 namespace shortlist::cuda {
 
 /// What codes stand for: a whole number of 8 or 4 bits times a step, a codeword of two elements named by a byte, or
-/// anything else.
-enum class row_form : std::uint8_t { numbers8, numbers4, pairs, any };
+/// anything else. Or there are none: slots are positions of rows.
+enum class row_form : std::uint8_t { numbers8, numbers4, pairs, any, none };
 
 inline row_form row_form_of(const decoder& codes) {
+  if (codes.pages == nullptr) return row_form::none;
   if (codes.steps) return codes.code_bits == 8 ? row_form::numbers8 : row_form::numbers4;
   return codes.piece_dim == 2 && codes.code_bits == 8 ? row_form::pairs : row_form::any;
 }

@@ -101,15 +101,15 @@ __global__ void __launch_bounds__(Threads, Threads == kBlockThreads ? kAnswerBlo
   const auto leave = [&] {
     if (threadIdx.x == 0) plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
   };
-  const bool plain = plan.codes.pages == nullptr;  // slots are positions, and all rows are looked at
-  if (found > plan.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (plain && found < kept) ||
+  constexpr bool kPlain = Form == row_form::none;  // all rows are looked at
+  if (found > plan.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (kPlain && found < kept) ||
       (guessed && found <= kept))
     return leave();
 
   const std::uint64_t* hits = plan.batch.hits + query * plan.batch.capacity;
-  if (!plain) stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
+  if (!kPlain) stage_query(plan.batch.queries + query * plan.batch.query_stride, plan.codes.dim, staged);
   __syncthreads();
-  const bool refines = plan.answer.rows != nullptr && !plain;
+  const bool refines = plan.answer.rows != nullptr && !kPlain;
   std::uint64_t least = 1;
   std::uint64_t surely = refines ? 1 : kNoKey;  // reached by rows that are among the best by code in any case
   if (found > kept) {
@@ -134,29 +134,31 @@ __global__ void __launch_bounds__(Threads, Threads == kBlockThreads ? kAnswerBlo
   }
   std::uint32_t n = move_between(hits, found, least, surely, chosen, plan.room, shared);
   if (n > plan.room) return leave();
-  if (plain) {
+  if constexpr (kPlain) {
     for (std::uint32_t i = threadIdx.x; i < n; i += Threads) chosen[i] = core::row_key(0, slot_of_hit(chosen[i]));
     __syncthreads();
     return write_answer<Threads>(plan.answer, query, chosen, n, keys, staged, shared.select);
-  }
-  const std::uint32_t sure = refines ? move_between(hits, found, surely, kNoKey, keys, plan.room, shared) : 0;
-  if (!refines || sure + n > kept) {
-    score_slots<Threads, Form, L2>(plan, staged, chosen, n);
-    if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
-    if constexpr (Threads == kBlockThreads) {
-      if (!refines && sorts_by_bins(plan.answer.results.k)) {
-        auto& bins = *reinterpret_cast<sort_bins<>*>(staged + padded_dim(plan.codes.dim));
-        if (write_sorted<Threads>(plan.answer.results, query, chosen, n, keys, plan.room, bins, shared.select)) return;
-      }
-    }
   } else {
-    place_slots<Threads>(plan, chosen, n);
+    const std::uint32_t sure = refines ? move_between(hits, found, surely, kNoKey, keys, plan.room, shared) : 0;
+    if (!refines || sure + n > kept) {
+      score_slots<Threads, Form, L2>(plan, staged, chosen, n);
+      if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, static_cast<unsigned long long>(n));
+      if constexpr (Threads == kBlockThreads) {
+        if (!refines && sorts_by_bins(plan.answer.results.k)) {
+          auto& bins = *reinterpret_cast<sort_bins<>*>(staged + padded_dim(plan.codes.dim));
+          if (write_sorted<Threads>(plan.answer.results, query, chosen, n, keys, plan.room, bins, shared.select))
+            return;
+        }
+      }
+    } else {
+      place_slots<Threads>(plan, chosen, n);
+    }
+    place_slots<Threads>(plan, keys, sure);
+    std::uint64_t cut = 0;
+    if (sure + n > kept) cut = block_cut<Threads>(chosen, n, kept - sure, 0, shared.select);
+    n = sure + move_between(chosen, n, cut, kNoKey, keys + sure, plan.room - sure, shared);
+    write_answer<Threads>(plan.answer, query, keys, n, chosen, staged, shared.select);
   }
-  place_slots<Threads>(plan, keys, sure);
-  std::uint64_t cut = 0;
-  if (sure + n > kept) cut = block_cut<Threads>(chosen, n, kept - sure, 0, shared.select);
-  n = sure + move_between(chosen, n, cut, kNoKey, keys + sure, plan.room - sure, shared);
-  write_answer<Threads>(plan.answer, query, keys, n, chosen, staged, shared.select);
 }
 
 // ---- few rows a query: a warp each
@@ -166,6 +168,7 @@ constexpr std::uint32_t kSmallBlockRows = 512;  // of an answer by code
 constexpr int kFewAnswers = 128;                // so few are faster with a block each
 constexpr int kWarpAnswerBlocks = 5;            // of a multiprocessor: loads of rows are what takes time
 constexpr int kHitsOfLane = 16;                 // whose distances stay in registers
+constexpr int kFewHitsOfLane = 4;               // the same where that is all
 constexpr int kRankedAtOnce = 4;                // keys of a lane
 
 /// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
@@ -187,11 +190,11 @@ class warp_answer {
 
   /// @returns false if the filter does not serve the query.
   __device__ bool run() {
-    const bool plain = plan_.codes.pages == nullptr;  // slots are positions, and all rows are looked at
+    constexpr bool kPlain = Form == row_form::none;  // all rows are looked at
     const std::uint32_t found = plan_.batch.hit_counts[query_];
     const float margin = plan_.batch.margins[query_];
     const std::uint32_t kept = plan_.answer.by_code;
-    if (found > plan_.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (plain && found < kept))
+    if (found > plan_.batch.capacity || !(margin < __uint_as_float(0x7F800000u)) || (kPlain && found < kept))
       return false;
     hits_ = plan_.batch.hits + query_ * plan_.batch.capacity;
     const bool refines = plan_.answer.rows != nullptr;
@@ -200,16 +203,20 @@ class warp_answer {
       most_ = plan_.batch.thresholds[query_];
     }
     std::uint32_t sure = 0;
-    std::uint32_t n = choose(found, kept, margin, refines && !plain, sure);
+    const bool splits = refines && !kPlain;
+    std::uint32_t n = found <= kFewHitsOfLane * kWarp ? choose<kFewHitsOfLane>(found, kept, margin, splits, sure)
+                                                      : choose<kHitsOfLane>(found, kept, margin, splits, sure);
     if (n > plan_.room) return false;
-    if (!plain && (!refines || sure + n > kept)) {
-      stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
-      const code_scorer<Form, L2> scorer(plan_.codes, plan_.answer.results.by, memory_.staged, lane_);
-      replace_keys(memory_.keys, 0, n, kScoredAtOnce, lane_, number_of_key{}, scorer);
-      if (lane_ == 0 && plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
-      if (refines) n = keep_best(n, kept - sure, memory_.best + sure);
-    } else if (!plain) {
-      place_slots(memory_.keys, n);
+    if constexpr (!kPlain) {
+      if (!refines || sure + n > kept) {
+        stage(plan_.batch.queries + query_ * plan_.batch.query_stride);
+        const code_scorer<Form, L2> scorer(plan_.codes, plan_.answer.results.by, memory_.staged, lane_);
+        replace_keys(memory_.keys, 0, n, kScoredAtOnce, lane_, number_of_key{}, scorer);
+        if (lane_ == 0 && plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(n));
+        if (refines) n = keep_best(n, kept - sure, memory_.best + sure);
+      } else {
+        place_slots(memory_.keys, n);
+      }
     }
     if (refines && sure + n > 0) {
       place_slots(memory_.best, sure);
@@ -235,20 +242,21 @@ class warp_answer {
   /// Slots of hits that may be among the `kept` best go to the list, as keys of no score. @returns how many; no more
   /// than fit are there, and too many if other rows may be among them. With `splits`, those that are in any case,
   /// `sure` of them, go to memory_.best instead.
+  template <int HitsOfLane>
   __device__ std::uint32_t choose(std::uint32_t found, std::uint32_t kept, float margin, bool splits,
                                   std::uint32_t& sure) {
-    std::uint32_t near[kHitsOfLane];
+    std::uint32_t near[HitsOfLane];
     std::uint32_t low = ~0u;
     std::uint32_t high = 0;
 #pragma unroll
-    for (int i = 0; i < kHitsOfLane; i++) {
+    for (int i = 0; i < HitsOfLane; i++) {
       const std::uint32_t at = i * kWarp + lane_;
       near[i] = at < found ? static_cast<std::uint32_t>(hits_[at] >> 32) : 0;
       low = at < found ? min(low, near[i]) : low;
       high = max(high, near[i]);
     }
     const auto beyond = [&](auto f) {
-      for (std::uint32_t at = kHitsOfLane * kWarp + lane_; at < found; at += kWarp)
+      for (std::uint32_t at = HitsOfLane * kWarp + lane_; at < found; at += kWarp)
         f(at, static_cast<std::uint32_t>(hits_[at] >> 32));
     };
     beyond([&](std::uint32_t, std::uint32_t key) {
@@ -264,7 +272,7 @@ class warp_answer {
         const std::uint32_t middle = high - (high - low) / 2;
         std::uint32_t count = 0;
 #pragma unroll
-        for (int i = 0; i < kHitsOfLane; i++) count += near[i] >= middle;
+        for (int i = 0; i < HitsOfLane; i++) count += near[i] >= middle;
         beyond([&](std::uint32_t, std::uint32_t key) { count += key >= middle; });
         count = __reduce_add_sync(kFullWarp, count);
         if (count >= kept) {
@@ -291,11 +299,11 @@ class warp_answer {
       sure += __popc(those);
     };
 #pragma unroll
-    for (int i = 0; i < kHitsOfLane; i++) {
+    for (int i = 0; i < HitsOfLane; i++) {
       if (i * kWarp >= found) break;
       enter(i * kWarp + lane_, near[i]);
     }
-    for (std::uint32_t first = kHitsOfLane * kWarp; first < found; first += kWarp) {
+    for (std::uint32_t first = HitsOfLane * kWarp; first < found; first += kWarp) {
       const std::uint32_t at = first + lane_;
       enter(at, at < found ? static_cast<std::uint32_t>(hits_[at] >> 32) : 0);
     }
@@ -405,6 +413,7 @@ kernel_pointer kernel_of(row_form form, answerer who, bool l2) {
     case row_form::numbers8: return kernel_of<row_form::numbers8>(who, l2);
     case row_form::numbers4: return kernel_of<row_form::numbers4>(who, l2);
     case row_form::pairs: return kernel_of<row_form::pairs>(who, l2);
+    case row_form::none: return kernel_of<row_form::none>(who, l2);
     default: return kernel_of<row_form::any>(who, l2);
   }
 }
