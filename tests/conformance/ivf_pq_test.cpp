@@ -447,5 +447,47 @@ TEST(IvfPqOnBothDevices, AListOfHundredsOfThousandsOfRows) {
   }
 }
 
+/// Lists found for so many queries, or rows, that a GPU filters all centroids for them: as few of both as go that way,
+/// every count of lists asked for that changes it, and queries for clusters of one, two and four of its blocks.
+TEST(IvfPqOnBothDevices, ManyListsForManyQueries) {
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  struct list_case {
+    std::int64_t dim;
+    std::int64_t nlist;
+    metric by;
+    const char* distribution;
+    std::int64_t rows;
+    std::int64_t queries = 1100;
+  };
+  constexpr list_case kCases[] = {
+      {16, 512, metric::l2, "normal", 21'000},
+      {50, 1000, metric::inner_product, "ties_90", 9000},
+      {96, 4197, metric::cosine, "normal", 12'000},
+      {128, 600, metric::l2, "narrow_band", 9000},
+      {32, 700, metric::l2, "mixed_magnitudes", 9000, 6000},
+      {24, 513, metric::cosine, "zero_vectors", 5000},
+      {64, 511, metric::inner_product, "sparse", 5000},
+  };
+  std::uint64_t seed = 100;
+  for (const list_case& lists : kCases) {
+    const ivf_pq_case of{
+        .options = {.dim = lists.dim, .metric = lists.by, .nlist = lists.nlist, .code = code_kind::sq8},
+        .rows = lists.rows,
+        .distribution = lists.distribution,
+        .seed = ++seed};
+    dataset data = make_dataset(element_type::f32, of.distribution, of.rows, lists.dim, lists.queries, of.seed);
+    data.query_data[static_cast<std::size_t>(5 * data.query_stride)] = std::numeric_limits<float>::infinity();
+    data.query_data[static_cast<std::size_t>(170 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
+    const ivf_pq_index here = index_of(device::cpu(), of, data);
+    const ivf_pq_index there = index_of(*gpu, of, data);
+    for (const std::int64_t nprobe : {1, 2, 10, 11, 65, 128, 256, 257}) {
+      const ivf_pq_search_options options{.k = 5, .nprobe = nprobe};
+      EXPECT_EQ(first_difference(there.search(data.query_view(), options), here.search(data.query_view(), options)), "")
+          << describe(of, *gpu) << " nprobe=" << nprobe;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shortlist::conformance
