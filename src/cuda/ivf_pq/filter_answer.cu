@@ -25,7 +25,7 @@ constexpr int kAnswerBlocks = 2;  // of a multiprocessor
 constexpr int kSmallAnswerBlocks = 5;
 constexpr std::uint32_t kLeastRoom = 1024;    // of a block's rows
 constexpr std::uint32_t kCountedKeys = 2048;  // cut by counts of all of them, of which each warp makes one
-constexpr std::int64_t kLeastCapacity = 1024;
+constexpr std::int64_t kLeastCapacity = 2048;
 constexpr std::int64_t kMostCapacity = 16'384;  // so that batches stay large
 constexpr std::int64_t kHitsPerRow = 24;
 
