@@ -239,6 +239,8 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
   filter.sample.lists_of_query = static_cast<std::int32_t>(cut.samples);
   memory.unanswered = carve.take<std::uint32_t>(queries);
   memory.unanswered_count = carve.take<std::uint32_t>(1);
+  filter.zeroed = memory.unanswered_count;
+  filter.zeroed_count = 1;
   memory.exact_capacity = exact_search_capacity(k);
   memory.exact_blocks = static_cast<std::int32_t>(std::min(queries, kExactBlocksPerMultiprocessor * multiprocessors));
   memory.exact_keys = carve.take<std::uint64_t>(2 * memory.exact_capacity * memory.exact_blocks);
@@ -332,7 +334,6 @@ void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::by
   answers.answer = answer;
   answers.unanswered = memory.unanswered;
   answers.unanswered_count = memory.unanswered_count;
-  check(cudaMemsetAsync(memory.unanswered_count, 0, sizeof(std::uint32_t), stream), "clearing a count");
   launch_filter_answers(stream, answers);
 
   exact_search_plan exact{};

@@ -92,9 +92,9 @@ struct filter_batch {
   float* scales = nullptr;          ///< [count] powers of two
   scan_pass sample;
   scan_pass all;
-  bool pairs_by_query = false;  ///< all.pairs are the queries, in order, and there before thresholds are
-  void* zeroed = nullptr;       ///< what of both is zero before each search, in one piece
-  std::int64_t zeroed_bytes = 0;
+  bool pairs_by_query = false;      ///< all.pairs are the queries, in order, and there before thresholds are
+  std::uint32_t* zeroed = nullptr;  ///< what is zero before each search, in one piece
+  std::uint32_t zeroed_count = 0;
 };
 
 /// Whether matrix units serve this shape.
@@ -106,17 +106,16 @@ std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t 
 /// Teams of threads that scan at once, an item each.
 int filter_scan_teams(int multiprocessors);
 
-/// Of `next` too, if it is given, which has as many queries.
+/// And makes zero what is to be. Of `next` too, if it is given, which has as many queries.
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, const filter_batch* next = nullptr);
 /// Items of both passes, and the pairs of the sample; where distances are written, items, and places in the order.
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch);
-/// The pairs of the full pass, when thresholds are known.
-void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch);
 /// Where distances are written: the pairs of the full pass, and what else names what they are.
 void launch_fill_regions(cudaStream_t stream, const filter_batch& batch);
 void launch_distance_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
 /// Least distances of groups of rows, into `minima`.
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
+/// And the pairs of the full pass, which have the thresholds' limits.
 void launch_thresholds(cudaStream_t stream, const filter_batch& batch);
 /// Rows that reach the threshold, into `hits`.
 void launch_filter_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);

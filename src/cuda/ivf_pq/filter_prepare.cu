@@ -124,6 +124,9 @@ struct prepare_args {
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ prepare_args args) {
   join_chain();
   const filter_batch& batch = args.batches[blockIdx.y];
+  for (std::uint32_t i = blockIdx.x * kPrepareThreads + threadIdx.x; i < batch.zeroed_count;
+       i += gridDim.x * kPrepareThreads)
+    batch.zeroed[i] = 0;
   __shared__ query_facts found[kPrepared];
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kPrepared;
   const int warp = threadIdx.x / kWarp;
@@ -250,9 +253,9 @@ __device__ float base_of(const filter_batch& batch, std::int64_t query, std::int
   return inverse_norm < 0.0f ? share : share - score / inverse_norm / batch.inverse_norms[query];
 }
 
-__device__ float limit_of(const filter_batch& batch, std::uint32_t query, float base) {
+__device__ float limit_of(const filter_batch& batch, float threshold, float base) {
   constexpr float kLargest = 3.402823466e38f;
-  return fminf((batch.thresholds[query] - base) * batch.header->inverse_unit, kLargest);
+  return fminf((threshold - base) * batch.header->inverse_unit, kLargest);
 }
 
 __global__ void __launch_bounds__(kThreads) fill_sample_kernel(const __grid_constant__ filter_batch batch) {
@@ -268,16 +271,6 @@ __global__ void __launch_bounds__(kThreads) fill_sample_kernel(const __grid_cons
   if (batch.lists.sizes[list] > 0) return;
   for (int group = 0; group < kGroupsOfList; group++)  // no item does it
     batch.minima[static_cast<std::int64_t>(at) * kGroupsOfList + group] = __uint_as_float(0x7F800000u);
-}
-
-__global__ void __launch_bounds__(kThreads) fill_kernel(const __grid_constant__ filter_batch batch) {
-  join_chain();
-  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at >= static_cast<std::int64_t>(batch.count) * batch.nprobe) return;
-  const auto query = static_cast<std::uint32_t>(at / batch.nprobe);
-  const std::int64_t list = batch.probes[at];
-  const float base = base_of(batch, query, list, batch.probe_scores[at]);
-  batch.all.pairs[batch.all.offsets[list] + batch.places[at]] = {query, base, limit_of(batch, query, base)};
 }
 
 /// A power of two that a query's distances are multiplied by, so that they fit halves: most are of its bases' size.
@@ -327,14 +320,32 @@ __global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_con
   batch.order[batch.sample.offsets[batch.probes[first]] + batch.sample_places[query]] = query;
 }
 
-/// A query's threshold, from the distance that as many rows do not exceed as are wanted, if it is not guessed. Of
-/// queries that nothing is known of, rows need not pass.
-__device__ void set_threshold(const filter_batch& batch, std::uint32_t query, float distance, bool is_guess) {
+/// Sets a query's threshold, from the distance that as many rows do not exceed as are wanted, if it is not guessed. Of
+/// queries that nothing is known of, rows need not pass. @returns it; threads of all ranks come, or the first alone.
+__device__ float set_threshold(const filter_batch& batch, std::uint32_t query, float distance, bool is_guess,
+                               int rank) {
   const float margin = batch.margins[query];
   const float infinity = __uint_as_float(0x7F800000u);
-  if (batch.guessed) batch.guessed[query] = is_guess && distance < infinity;
-  batch.thresholds[query] = margin < infinity ? distance + margin : -infinity;
-  if (batch.pairs_by_query) batch.all.pairs[query].limit = limit_of(batch, query, batch.all.pairs[query].base);
+  const float threshold = margin < infinity ? distance + margin : -infinity;
+  if (rank == 0) {
+    if (batch.guessed) batch.guessed[query] = is_guess && distance < infinity;
+    batch.thresholds[query] = threshold;
+  }
+  return threshold;
+}
+
+/// The query's pairs of the full pass, whose threshold is known now; by so many threads.
+__device__ void fill_pairs(const filter_batch& batch, std::uint32_t query, float threshold, int rank, int threads) {
+  if (batch.pairs_by_query) {
+    if (rank == 0) batch.all.pairs[query].limit = limit_of(batch, threshold, batch.all.pairs[query].base);
+    return;
+  }
+  for (std::int32_t probe = rank; probe < batch.nprobe; probe += threads) {
+    const std::int64_t at = static_cast<std::int64_t>(query) * batch.nprobe + probe;
+    const std::int64_t list = batch.probes[at];
+    const float base = base_of(batch, query, list, batch.probe_scores[at]);
+    batch.all.pairs[batch.all.offsets[list] + batch.places[at]] = {query, base, limit_of(batch, threshold, base)};
+  }
 }
 
 struct threshold_shared {
@@ -361,7 +372,9 @@ __global__ void __launch_bounds__(kThreads) threshold_kernel(const __grid_consta
     // A cut of 1 is reached by all that there are, which may be fewer. Any other is no larger than the k-th key.
     if (cut > 1) farthest = distance_of_key(core::key_of(cut));
   }
-  if (threadIdx.x == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest, false);
+  const auto number = static_cast<std::uint32_t>(query);
+  const auto rank = static_cast<int>(threadIdx.x);
+  fill_pairs(batch, number, set_threshold(batch, number, farthest, false, rank), rank, kThreads);
 }
 
 constexpr int kFewMinima = 8;  // of a lane
@@ -490,7 +503,8 @@ __global__ void __launch_bounds__(kThreads) warp_threshold_kernel(const __grid_c
     }
     farthest = distance_of_key(low);
   }
-  if (lane == 0) set_threshold(batch, static_cast<std::uint32_t>(query), farthest, Guesses);
+  const auto number = static_cast<std::uint32_t>(query);
+  fill_pairs(batch, number, set_threshold(batch, number, farthest, Guesses, lane), lane, kWarp);
 }
 
 using threshold_pointer = void (*)(filter_batch);
@@ -586,8 +600,8 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
     if (lane == 0) plan.left[atomicAdd(plan.left_count, 1u)] = query;
     return;
   }
+  const float threshold = set_threshold(batch, query, distance, false, lane);
   if (lane == 0) {
-    set_threshold(batch, query, distance, false);
     batch.hit_counts[query] = 0;
     plan.retried[atomicAdd(plan.retried_count, 1u)] = query;
   }
@@ -597,7 +611,7 @@ __global__ void __launch_bounds__(kThreads) retry_kernel(const __grid_constant__
     const std::int64_t list = batch.probes[at];
     const std::uint32_t rows = batch.lists.sizes[list];
     const std::uint32_t pair = batch.all.offsets[list] + batch.places[at];
-    batch.all.pairs[pair].limit = limit_of(batch, query, batch.all.pairs[pair].base);
+    batch.all.pairs[pair].limit = limit_of(batch, threshold, batch.all.pairs[pair].base);
     plan.items[first + probe] = {pair, 1, batch.lists.first[list], pages_of_rows(rows)};
   }
 }
@@ -615,18 +629,12 @@ void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, cons
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   constexpr const char* kWhat = "launching the grouping of queries by list";
   const std::int64_t pairs = static_cast<std::int64_t>(batch.count) * batch.nprobe;
-  check(cudaMemsetAsync(batch.zeroed, 0, static_cast<std::size_t>(batch.zeroed_bytes), stream), "clearing counts");
   launch(count_kernel, chained(pairs), stream, batch, kWhat);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
   launch(plan_kernel, {.grid = dim3(list_blocks, 2), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
   if (batch.distances) return;
   const std::int64_t sampled = static_cast<std::int64_t>(batch.count) * batch.sample.lists_of_query;
   launch(fill_sample_kernel, chained(sampled), stream, batch, kWhat);
-}
-
-void launch_fill_pairs(cudaStream_t stream, const filter_batch& batch) {
-  launch(fill_kernel, chained(static_cast<std::int64_t>(batch.count) * batch.nprobe), stream, batch,
-         "launching the pairs of queries and lists");
 }
 
 void launch_fill_regions(cudaStream_t stream, const filter_batch& batch) {

@@ -123,7 +123,6 @@ void answer_from_hits(cudaStream_t stream, const search_memory& memory, const de
                       int multiprocessors) {
   launch_sample_scan(stream, memory.filter, multiprocessors);
   launch_thresholds(stream, memory.filter);
-  launch_fill_pairs(stream, memory.filter);
   launch_filter_scan(stream, memory.filter, multiprocessors);
   filter_answer_plan plan{};
   plan.batch = memory.filter;
@@ -198,7 +197,6 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   }
   exact_search_plan exact = exact_plan_of(memory, codes, answer, queries, query_stride, lists, request);
   if (!filters) return launch_exact_search(stream, exact);
-  check(cudaMemsetAsync(memory.counts, 0, kSearchCounts * sizeof(std::uint32_t), stream), "clearing counts");
   launch_group_pairs(stream, filter);
   if (filter.distances)
     answer_from_distances(stream, memory, codes, answer, multiprocessors);

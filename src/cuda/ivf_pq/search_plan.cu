@@ -112,10 +112,12 @@ void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::
 }
 
 /// What is zero before each search.
-void carve_zeroed(carver& carve, filter_batch& filter, std::int64_t nlist) {
+void carve_zeroed(carver& carve, search_memory& memory, std::int64_t nlist) {
   constexpr std::int64_t kNumbers = 3;  // beside the counts
-  filter.zeroed_bytes = 2 * (nlist + kNumbers) * static_cast<std::int64_t>(sizeof(std::uint32_t));
-  auto* at = carve.take<std::uint32_t>(2 * (nlist + kNumbers));
+  filter_batch& filter = memory.filter;
+  const std::int64_t count = 2 * (nlist + kNumbers) + kSearchCounts;
+  filter.zeroed_count = static_cast<std::uint32_t>(count);
+  auto* at = carve.take<std::uint32_t>(count);
   filter.zeroed = at;
   for (scan_pass* pass : {&filter.sample, &filter.all}) {
     pass->counts = at;
@@ -124,6 +126,13 @@ void carve_zeroed(carver& carve, filter_batch& filter, std::int64_t nlist) {
     pass->next_item = at + nlist + 2;
     at += nlist + kNumbers;
   }
+  memory.counts = at;
+  retry_plan& retry = memory.retry;
+  retry.which_count = at;
+  retry.retried_count = at + 1;
+  retry.left_count = at + 2;
+  retry.item_count = at + 3;
+  retry.next_item = at + 4;
 }
 
 /// What is known of queries, however their rows are found.
@@ -154,7 +163,7 @@ void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shap
   filter.sample.offsets = carve.take<std::uint32_t>(shape.nlist);
   filter.sample.lists_of_query = 1;
   carve_pass(carve, filter.all, pairs, shape, false);
-  carve_zeroed(carve, filter, shape.nlist);
+  carve_zeroed(carve, memory, shape.nlist);
   memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
   memory.chosen_counts = carve.take<std::uint32_t>(batch.queries);
   memory.border_counts = carve.take<std::uint32_t>(batch.queries);
@@ -250,17 +259,11 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
     memory.coarse = carve.take<std::byte>(
         coarse_search_bytes(shape.dim, shape.nlist, batch.queries, batch.nprobe, multiprocessors));
   }
-  memory.counts = carve.take<std::uint32_t>(kSearchCounts);
   memory.unanswered = carve.take<std::uint32_t>(batch.queries);
   retry_plan& retry = memory.retry;
   retry.which = memory.unanswered;
-  retry.which_count = memory.counts;
   retry.retried = carve.take<std::uint32_t>(batch.queries);
-  retry.retried_count = memory.counts + 1;
   retry.left = carve.take<std::uint32_t>(batch.queries);
-  retry.left_count = memory.counts + 2;
-  retry.item_count = memory.counts + 3;
-  retry.next_item = memory.counts + 4;
   memory.probes = carve.take<std::int64_t>(pairs);
   memory.probe_scores = carve.take<float>(pairs);
   if (turns) memory.turned = carve.take<float>(batch.queries * shape.dim);
@@ -289,7 +292,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   filter.sample.lists_of_query = static_cast<std::int32_t>(sampled);
   carve_pass(carve, filter.sample, batch.queries * sampled, shape, true);
   carve_pass(carve, filter.all, pairs, shape, false);
-  carve_zeroed(carve, filter, shape.nlist);
+  carve_zeroed(carve, memory, shape.nlist);
   return memory;
 }
 
