@@ -629,7 +629,9 @@ void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, cons
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch) {
   constexpr const char* kWhat = "launching the grouping of queries by list";
   const std::int64_t pairs = static_cast<std::int64_t>(batch.count) * batch.nprobe;
-  launch(count_kernel, chained(pairs), stream, batch, kWhat);
+  launch_shape counting = chained(pairs);
+  counting.overlaps = !batch.distances;  // a scan that writes distances is up to 15 % slower behind a longer chain
+  launch(count_kernel, counting, stream, batch, kWhat);
   const auto list_blocks = static_cast<unsigned>((batch.shape.nlist + kPlanThreads - 1) / kPlanThreads);
   launch(plan_kernel, {.grid = dim3(list_blocks, 2), .threads = kPlanThreads, .overlaps = true}, stream, batch, kWhat);
   if (batch.distances) return;
