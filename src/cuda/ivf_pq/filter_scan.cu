@@ -1,14 +1,17 @@
 // Lists against all queries that look at them, on the matrix units.
 //
-// An item is a list, or a part of a long one, with up to `queries_of_item` queries; persistent blocks take items as
-// they come. A warp holds a page of 32 decoded rows in registers and multiplies it with the item's queries, eight at a
-// time, from shared memory; the next page's codes and later items' queries are on their way meanwhile. Warps do not
-// meet: one may be at the next item while another still scans this one. Products begin at the rows' terms, so that one
-// comparison with the query's limit is left of a distance.
+// An item is a list, or a part of a long one, with up to `queries_of_item` queries; teams of threads, which stay, take
+// items as they come. Where codewords are looked up, the teams of a multiprocessor are one block and share its table,
+// for which there is room twice then, so that no two lanes of a look-up meet in a bank. A warp holds a page of 32
+// decoded rows in registers and multiplies it with the item's queries, eight at a time, from shared memory; the next
+// page's codes and later items' queries are on their way meanwhile. Warps do not meet: one may be at the next item
+// while another still scans this one. Products begin at the rows' terms, so that one comparison with the query's limit
+// is left of a distance.
 // A sample keeps, of each list and query, the least distance of 64 groups of rows; a full pass appends rows that reach
 // their query's threshold to its list, or writes all distances out.
-// Limit: two thirds of the issue slots are used, half of them by decoding where lists have few queries; where all
-// distances are written, memory. The bytes of codes would take half of the time. History: docs/kernels.md.
+// Limit: two thirds of the issue slots are used, half of them by decoding where lists have few queries, and 60 % of
+// the turns of shared memory; where all distances are written, memory. The bytes of codes would take half of the time.
+// History: docs/kernels.md.
 #include <algorithm>
 #include <bit>
 
