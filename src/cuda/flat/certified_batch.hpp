@@ -7,6 +7,7 @@
 
 #include "core/backend.hpp"
 #include "cuda/flat/certified_counters.hpp"
+#include "cuda/runtime/hopper.hpp"
 
 namespace shortlist::cuda {
 
@@ -15,7 +16,7 @@ std::int64_t certified_batch_workspace_bytes(const search_limits& limits);
 
 /// Whether GPUs of this compute capability have the instructions. k is at most core::kCertifiedBatchMaxK, dim at most
 /// core::kCertifiedBatchMaxDim.
-constexpr bool has_certified_batch(int compute_capability) { return compute_capability == 9; }
+constexpr bool has_certified_batch(int compute_capability) { return runs_hopper_code(compute_capability); }
 
 /// Searches any number of queries on the current device. Device pointers; asynchronous on `stream`; allocates nothing,
 /// never waits for the device, may be captured. The workspace is zeroed once, when it is made. `tiles` is a workspace

@@ -16,10 +16,12 @@
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/last_reached.cuh"
 #include "cuda/device/matrix_halves.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/device/shared_memory.cuh"
 #include "cuda/ivf_pq/coarse_scan.cuh"
+#include "cuda/runtime/hopper.hpp"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -266,32 +268,17 @@ class coarse_block {
     const std::uint32_t wanted = batch_.wanted;
     if (wanted == 1) return high;
     if (wanted <= kFewWanted) {  // as many lanes' best will do
-      return last_reached(__reduce_min_sync(kFullWarp, best), high, wanted, [&](std::uint32_t key) {
+      const auto lanes_with = [&](std::uint32_t key) {
         return static_cast<std::uint32_t>(__popc(__ballot_sync(kFullWarp, best >= key)));
-      });
+      };
+      return last_reached({__reduce_min_sync(kFullWarp, best), high}, wanted, wanted / 8, lanes_with).low;
     }
-    return last_reached(__reduce_min_sync(kFullWarp, least), high, wanted, [&](std::uint32_t key) {
+    const auto groups_with = [&](std::uint32_t key) {
       std::uint32_t count = 0;
       each([&](std::uint32_t other) { count += other >= key; });
       return __reduce_add_sync(kFullWarp, count);
-    });
-  }
-
-  /// A key that count(key) is at least `wanted` for, or slightly more; it is for `low`, and for `high` + 1 it is not.
-  template <class Count>
-  static __device__ __forceinline__ std::uint32_t last_reached(std::uint32_t low, std::uint32_t high,
-                                                               std::uint32_t wanted, Count count) {
-    while (low < high) {
-      const std::uint32_t middle = high - (high - low) / 2;
-      const std::uint32_t reached = count(middle);
-      if (reached >= wanted) {
-        low = middle;
-        if (reached <= wanted + wanted / 8) break;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
+    };
+    return last_reached({__reduce_min_sync(kFullWarp, least), high}, wanted, wanted / 8, groups_with).low;
   }
 
   __device__ float limit_of(int column, std::uint32_t nearest) const {
@@ -474,12 +461,11 @@ void launch_steps(cudaStream_t stream, coarse_scan_plan plan, int multiprocessor
 }  // namespace
 
 bool has_coarse_scan(std::int64_t rows, std::int64_t k) {
-  constexpr int kHopper = 9;
   int device = 0;
   int major = 0;
   check(cudaGetDevice(&device), "asking for the GPU");
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "reading the GPU's capability");
-  return major == kHopper && k <= kMostRows && rows / kProductRows >= kLeastTiles && rows <= kMostCentroids;
+  return runs_hopper_code(major) && k <= kMostRows && rows / kProductRows >= kLeastTiles && rows <= kMostCentroids;
 }
 
 void launch_coarse_scan(cudaStream_t stream, const filter_batch& batch, std::int64_t rows, int multiprocessors) {

@@ -10,6 +10,7 @@
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/last_reached.cuh"
 #include "cuda/ivf_pq/code_scorer.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/launch.cuh"
@@ -268,22 +269,17 @@ class warp_answer {
     std::uint32_t least = 1;
     std::uint32_t surely = splits ? 0 : ~0u;
     if (found > kept) {
-      while (low < high) {  // `kept` reach low, and not many more; fewer reach high + 1
-        const std::uint32_t middle = high - (high - low) / 2;
+      const auto hits_with = [&](std::uint32_t least_key) {
         std::uint32_t count = 0;
 #pragma unroll
-        for (int i = 0; i < HitsOfLane; i++) count += near[i] >= middle;
-        beyond([&](std::uint32_t, std::uint32_t key) { count += key >= middle; });
-        count = __reduce_add_sync(kFullWarp, count);
-        if (count >= kept) {
-          low = middle;
-          if (count <= kept + kept / kWarp) break;
-        } else {
-          high = middle - 1;
-        }
-      }
+        for (int i = 0; i < HitsOfLane; i++) count += near[i] >= least_key;
+        beyond([&](std::uint32_t, std::uint32_t key) { count += key >= least_key; });
+        return __reduce_add_sync(kFullWarp, count);
+      };
+      const reached_range last = last_reached({low, high}, kept, kept / kWarp, hits_with);
+      low = last.low;
       least = distance_key(distance_of_key(low) + margin);
-      if (splits) surely = high < ~0u ? distance_key(distance_of_key(high + 1) - margin) : ~0u;
+      if (splits) surely = last.high < ~0u ? distance_key(distance_of_key(last.high + 1) - margin) : ~0u;
     }
     if (distance_of_key(low) + margin > most_) return ~0u;
     std::uint32_t n = 0;

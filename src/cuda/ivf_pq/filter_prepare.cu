@@ -6,6 +6,7 @@
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/last_reached.cuh"
 #include "cuda/device/warp_sum.cuh"
 #include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/filter.hpp"
@@ -543,18 +544,7 @@ __device__ float nearest_of(std::uint32_t n, std::uint32_t wanted, int lane, Key
     for (std::uint32_t at = kHitsOfLane * kWarp + lane; at < n; at += kWarp) count += key_at(at) >= key;
     return __reduce_add_sync(kFullWarp, count);
   };
-  std::uint32_t low = 0;
-  std::uint32_t high = ~0u;
-  while (low < high) {
-    const std::uint32_t middle = high - (high - low) / 2;
-    const std::uint32_t count = reached_by(middle);
-    if (count >= wanted) {
-      low = middle;
-      if (count <= wanted + wanted / kWarp) break;
-    } else {
-      high = middle - 1;
-    }
-  }
+  const std::uint32_t low = last_reached({0, ~0u}, wanted, wanted / kWarp, reached_by).low;
   return low == 0 ? __uint_as_float(0x7F800000u) : distance_of_key(low);
 }
 
