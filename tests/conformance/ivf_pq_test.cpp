@@ -258,10 +258,11 @@ TEST_P(IvfPqOnDevice, ManyRowsByCodeForManyQueries) {
   }
 }
 
-/// From 128 rows by code on, or 320 of whole numbers or if they are refined, a GPU writes all distances out and chooses
-/// among them: rows of every form of code, of fewer bits, too, ties, distances that halves hardly tell apart or cannot
-/// hold, and lists with fewer rows than that; refined by rows on the GPU or in host memory.
-TEST_P(IvfPqOnDevice, AllDistancesWrittenOut) {
+/// From 128 rows by code on, or 240 of whole numbers, a GPU marks the rows that are scored; from 320 on that are
+/// refined it writes all distances out and chooses among them: rows of every form of code, of fewer bits, too, ties,
+/// distances that halves hardly tell apart or cannot hold, and lists with fewer rows than that; refined by rows on the
+/// GPU or in host memory.
+TEST_P(IvfPqOnDevice, RowsMarkedOrDistancesWrittenOut) {
   struct code_case {
     code_kind code;
     std::int64_t dim;
@@ -340,13 +341,13 @@ TEST_P(IvfPqOnDevice, MoreEqualCentroidsThanAChoiceHolds) {
   });
 }
 
-/// Eight lists of 2,000 rows around as many axes, whose first 256 rows hold all that queries near the origin look for,
-/// 32 each, spread over the groups of rows that a sample keeps the best of: a sample of the first pages finds them all.
-dataset lists_with_the_best_first() {
+/// Eight lists of 2,000 rows around as many axes; those that is_near(place in the list) names are what queries near the
+/// origin look for.
+template <class IsNear>
+dataset lists_with_near_rows(IsNear is_near) {
   constexpr std::int64_t kLists = 8;
   constexpr std::int64_t kRowsOfList = 2000;
   dataset data = make_dataset(element_type::f32, "uniform", kLists * kRowsOfList, 32, 24, 11);
-  const auto is_near = [](std::int64_t place) { return place < 256 && place % 32 < 4; };
   for (std::int64_t row = 0; row < data.rows; ++row) {
     float* at = reinterpret_cast<float*>(data.row_data.data()) + row * data.row_stride;
     for (std::int64_t i = 0; i < data.dim; ++i) at[i] *= 0.01f;
@@ -356,8 +357,10 @@ dataset lists_with_the_best_first() {
   return data;
 }
 
+/// The first 256 rows hold all that queries look for, 32 each, spread over the groups of rows that a sample keeps the
+/// best of: a sample of the first pages finds them all.
 TEST_P(IvfPqOnDevice, RowsThatALookAtAPartOfAListMisleadsAbout) {
-  const dataset data = lists_with_the_best_first();
+  const dataset data = lists_with_near_rows([](std::int64_t place) { return place < 256 && place % 32 < 4; });
   for (const code_kind code : {code_kind::sq8, code_kind::pq}) {
     ivf_pq_case of{.options = {.dim = data.dim, .nlist = 8, .code = code, .rows = kept_rows::device},
                    .rows = data.rows};
@@ -372,6 +375,31 @@ TEST_P(IvfPqOnDevice, RowsThatALookAtAPartOfAListMisleadsAbout) {
       for_every_way(where_, [&](const std::string& way) {
         ASSERT_EQ(first_difference(index.search(data.query_view(), options), expected), "")
             << where_.name() << " " << to_string(code) << " way=" << way << " k=" << options.k;
+      });
+    }
+  }
+}
+
+/// All near rows lie in pages of lists that a sample of every eighth looks at, or in none of those: thresholds are far
+/// too low, or more rows reach them than there is room for. Neither may lose a row.
+TEST_P(IvfPqOnDevice, RowsThatEveryEighthPageMisleadsAbout) {
+  for (const std::int64_t page : {0, 1}) {
+    const dataset data = lists_with_near_rows([&](std::int64_t place) { return place / 32 % 8 == page; });
+    for (const code_kind code : {code_kind::sq8, code_kind::pq}) {
+      ivf_pq_case of{.options = {.dim = data.dim, .nlist = 8, .code = code}, .rows = data.rows};
+      if (code == code_kind::pq) of.options.pq_dim = 16;
+      const ivf_pq_index index = index_of(where_, of, data);
+      const ivf_pq_search_options options{.k = 300, .nprobe = 8};
+      const ivf_pq_result expected = oracle_of(index).expected(data.row_view(), data.query_view(), options);
+      for_every_way(where_, [&](const std::string& way) {
+        const std::string what = where_.name() + " " + std::string(to_string(code)) + " page=" + std::to_string(page);
+        ivf_pq_stats stats;
+        ivf_pq_search_options counted = options;
+        counted.stats = &stats;
+        ASSERT_EQ(first_difference(index.search(data.query_view(), counted), expected), "") << what << " way=" << way;
+        if (way == "filter") {
+          ASSERT_EQ(stats.unfiltered_queries, expected.queries) << what << ": no query was misled";
+        }
       });
     }
   }

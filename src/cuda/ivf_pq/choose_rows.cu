@@ -3,9 +3,9 @@
 // A block a query. A sample of the distances says which of them some more than the wanted rows reach; those are picked
 // by one pass over all, and the k'-th smallest of the picked is that of all. Where the sample misled, or too many are
 // picked, it is found by bisection over all distances. Halves keep their order, so that k' rows have distances of at
-// most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be among the k' best. For
-// refined answers, rows nearer than a half that no more than k' reach, by more than the margin, are told apart: they
-// are among the k' best in any case. Limit: half of the issue slots are used; distances are read once and a bit, at two
+// most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be among the k' best. Rows
+// nearer than a half that no more than k' reach, by more than the margin, are told apart: they are among the k' best in
+// any case. Limit: half of the issue slots are used; distances are read once and a bit, at two
 // thirds of the bandwidth of memory. History: docs/kernels.md.
 #include <cuda_fp16.h>
 
@@ -13,7 +13,8 @@
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/warp_sum.cuh"
-#include "cuda/ivf_pq/written.cuh"
+#include "cuda/ivf_pq/half_ranks.cuh"
+#include "cuda/ivf_pq/many_rows.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -31,20 +32,6 @@ constexpr float kDeviations = 3.0f;         // of what chance may do to a sample
 constexpr std::uint32_t kSlack = 64;        // one row in so many may be chosen without need
 constexpr std::uint32_t kBins = 1024;       // of ranks
 
-// Halves in order of their values, as 16-bit numbers.
-constexpr std::uint32_t kMinusInfinity = 0x03FF;
-constexpr std::uint32_t kLargest = 0xFBFF;
-constexpr std::uint32_t kInfinity = 0xFC00;
-
-__device__ __forceinline__ std::uint32_t rank_of(std::uint32_t half) {
-  return half ^ (half & 0x8000u ? 0xFFFFu : 0x8000u);
-}
-__device__ __forceinline__ std::uint32_t half_of(std::uint32_t rank) {
-  return rank ^ (rank & 0x8000u ? 0x8000u : 0xFFFFu);
-}
-__device__ __forceinline__ float value_of(std::uint32_t rank) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(half_of(rank))));
-}
 __device__ __forceinline__ std::uint32_t both(std::uint32_t rank) { return half_of(rank) * 0x00010001u; }
 
 /// 0xFFFF for each of two halves that is at most the other's.
@@ -99,7 +86,7 @@ struct alignas(16) choose_shared {
 /// A query's distances; a block.
 class written_query {
  public:
-  __device__ written_query(const written_plan& plan, choose_shared& shared, std::int64_t query)
+  __device__ written_query(const many_plan& plan, choose_shared& shared, std::int64_t query)
       : plan_(plan),
         shared_(shared),
         query_(query),
@@ -113,7 +100,7 @@ class written_query {
   /// @returns false if rows that may be among the best do not fit.
   __device__ bool run() {
     if (threadIdx.x == 0) {
-      shared_.smallest = kLargest;
+      shared_.smallest = kLargestRank;
       shared_.largest = 0;
       shared_.length = 0;
       shared_.borders = 0;
@@ -126,15 +113,15 @@ class written_query {
     __syncthreads();
     const std::uint32_t kept = plan_.answer.by_code;
     const std::uint32_t rows = plan_.batch.rows[query_];
-    std::uint32_t picked_to = rows <= kept ? kInfinity : sampled_limit(kept);
+    std::uint32_t picked_to = rows <= kept ? kInfinityRank : sampled_limit(kept);
     std::uint32_t n = pick(picked_to);
-    std::uint32_t limit = kInfinity;
-    std::uint32_t sure_end = kInfinity + 1;
+    std::uint32_t limit = kInfinityRank;
+    std::uint32_t sure_end = kInfinityRank + 1;
     if (rows > kept) {
       const bool is_served = n >= kept && n != kTooMany;
       const rank_range border = is_served ? last_of_picked(picked_to, kept) : last_of_all(kept);
       limit = with_margin(border.last);
-      if (plan_.border_counts) sure_end = without_margin(border.below);
+      sure_end = without_margin(border.below);
       if (!is_served || limit > picked_to) n = pick(picked_to = limit);
     }
     if (n == kTooMany) return false;
@@ -147,7 +134,7 @@ class written_query {
   /// Where the last of the wanted distances is: no more ranks than wanted are up to `below`, at least as many up to
   /// `last`.
   struct rank_range {
-    std::uint32_t below;  // kMinusInfinity if nothing is known
+    std::uint32_t below;  // kMinusInfinityRank if nothing is known
     std::uint32_t last;
   };
 
@@ -155,8 +142,8 @@ class written_query {
 
   /// Of all distances, the smallest rank that `wanted` do not exceed, or one slightly larger.
   __device__ rank_range last_of_all(std::uint32_t wanted) {
-    std::uint32_t low = kMinusInfinity + 1;  // whose value is a number
-    std::uint32_t high = kInfinity;
+    std::uint32_t low = kMinusInfinityRank + 1;  // whose value is a number
+    std::uint32_t high = kInfinityRank;
     while (low < high) {
       const std::uint32_t middle = low + (high - low) / 2;
       const std::uint32_t count = all_within(middle);
@@ -179,7 +166,7 @@ class written_query {
     reinterpret_cast<uint4*>(shared_.bins)[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x == 0) {
       shared_.found = high;
-      shared_.below = kMinusInfinity;
+      shared_.below = kMinusInfinityRank;
     }
     __syncthreads();
     visit([&](std::uint32_t rank) {
@@ -234,10 +221,10 @@ class written_query {
     const auto wanted = static_cast<std::uint32_t>(ceilf(expected + chance));
     // As many as threads are up to the largest of what each has least.
     const bool is_among_least = wanted <= kThreads && there == kSampled;
-    std::uint32_t least = kInfinity;
+    std::uint32_t least = kInfinityRank;
     std::uint32_t most = 0;
     visit([&](std::uint32_t rank) { least = min(least, rank); });
-    if (!is_among_least) visit([&](std::uint32_t rank) { most = max(most, rank <= kLargest ? rank : 0); });
+    if (!is_among_least) visit([&](std::uint32_t rank) { most = max(most, rank <= kLargestRank ? rank : 0); });
     const std::uint32_t smallest = __reduce_min_sync(kFullWarp, least);
     const std::uint32_t largest = __reduce_max_sync(kFullWarp, is_among_least ? least : most);
     if (threadIdx.x % kWarp == 0) {
@@ -327,17 +314,17 @@ class written_query {
 
   /// The rank that rows of the answer do not exceed, if enough rows have distances that round to no more than `last`.
   __device__ std::uint32_t with_margin(std::uint32_t last) const {
-    if (last >= kLargest) return kInfinity;
+    if (last >= kLargestRank) return kInfinityRank;
     const float most = 0.5f * value_of(last) + 0.5f * value_of(last + 1);
     const float limit = __fadd_ru(most, __fmul_ru(plan_.batch.margins[query_], plan_.batch.scales[query_]));
-    return min(rank_of(__half_as_ushort(__float2half_rn(limit))), kInfinity);
+    return min(rank_of(__half_as_ushort(__float2half_rn(limit))), kInfinityRank);
   }
 
   /// The rank from which on rows may be beyond the best, if no more rows than wanted have distances that round to
   /// `below` or less.
   __device__ std::uint32_t without_margin(std::uint32_t below) const {
-    if (below <= kMinusInfinity) return 0;
-    const std::uint32_t finite = min(below, kLargest - 1);
+    if (below <= kMinusInfinityRank) return 0;
+    const std::uint32_t finite = min(below, kLargestRank - 1);
     const float least = 0.5f * value_of(finite) + 0.5f * value_of(finite + 1);
     const float limit = __fsub_rd(least, __fmul_ru(plan_.batch.margins[query_], plan_.batch.scales[query_]));
     return rank_of(__half_as_ushort(__float2half_rd(limit)));
@@ -347,10 +334,10 @@ class written_query {
   /// others from its end on. @returns false if they do not fit.
   __device__ bool write(std::uint32_t sure_end, std::uint32_t limit) {
     const filter_batch& batch = plan_.batch;
-    std::uint64_t* to = plan_.chosen + query_ * plan_.room;
+    std::uint64_t* to = plan_.rows + query_ * plan_.room;
     const std::uint32_t picked = shared_.picked;
     for (std::uint32_t at = threadIdx.x; at < (picked + kWarp - 1) / kWarp * kWarp; at += kThreads) {
-      const std::uint32_t rank = at < picked ? rank_of(halves_[at]) : kInfinity + 1;
+      const std::uint32_t rank = at < picked ? rank_of(halves_[at]) : kInfinityRank + 1;
       bool is_chosen = rank <= limit;
       std::uint64_t row = 0;
       if (is_chosen) {
@@ -361,7 +348,7 @@ class written_query {
         const probed_list list = list_with(page);
         const std::uint32_t in_page = element / 4 + element % 4 * 8;
         const std::uint32_t of_list = page - list.start;
-        is_chosen = rank < kInfinity || of_list * kRows + in_page < batch.lists.sizes[list.number];  // a row
+        is_chosen = rank < kInfinityRank || of_list * kRows + in_page < batch.lists.sizes[list.number];  // a row
         row = static_cast<std::uint64_t>(list.number) << 32 |
               (batch.lists.table[list.table_at + of_list] * kRows + in_page);
       }
@@ -372,7 +359,6 @@ class written_query {
       const bool is_sure = is_chosen && rank < sure_end;
       const std::uint32_t place = place_of(is_sure, shared_.length);
       if (is_sure && place < plan_.room) to[place] = row;
-      if (!plan_.border_counts) continue;
       const bool is_border = is_chosen && !is_sure;
       const std::uint32_t from_end = place_of(is_border, shared_.borders);
       if (is_border && from_end < plan_.room) to[plan_.room - 1 - from_end] = row;
@@ -381,29 +367,18 @@ class written_query {
     if (shared_.length + shared_.borders > plan_.room) return false;
     if (threadIdx.x == 0) {
       plan_.counts[query_] = shared_.length;
-      if (plan_.border_counts) plan_.border_counts[query_] = shared_.borders;
-      const std::uint32_t decoded = plan_.border_counts ? shared_.borders : shared_.length;
-      if (plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(decoded));
+      plan_.border_counts[query_] = shared_.borders;
+      if (plan_.decoded) atomicAdd(plan_.decoded, static_cast<unsigned long long>(shared_.borders));
     }
     return true;
   }
 
-  /// The query's list that has a page of its region: the last that begins at or before it. Lists without pages begin
-  /// where the next does.
   __device__ __forceinline__ probed_list list_with(std::uint32_t page) const {
-    std::uint32_t probe = 0;
-    std::uint32_t end = plan_.batch.nprobe;
-    while (probe + 1 < end) {
-      const std::uint32_t middle = (probe + end) / 2;
-      if (shared_.lists[middle].start <= page)
-        probe = middle;
-      else
-        end = middle;
-    }
-    return shared_.lists[probe];
+    return shared_
+        .lists[list_with_page(page, plan_.batch.nprobe, [&](std::uint32_t rank) { return shared_.lists[rank].start; })];
   }
 
-  const written_plan& plan_;
+  const many_plan& plan_;
   choose_shared& shared_;
   std::int64_t query_;
   const uint4* vectors_;
@@ -414,7 +389,7 @@ class written_query {
   int phase_ = 0;
 };
 
-__global__ void __launch_bounds__(kThreads, kBlocks) choose_kernel(const __grid_constant__ written_plan plan) {
+__global__ void __launch_bounds__(kThreads, kBlocks) choose_kernel(const __grid_constant__ many_plan plan) {
   join_chain();
   auto& shared = *reinterpret_cast<choose_shared*>(dynamic_shared());
   const std::int64_t query = blockIdx.x;
@@ -422,13 +397,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks) choose_kernel(const __grid_
   if (is_known && written_query(plan, shared, query).run()) return;
   if (threadIdx.x != 0) return;
   plan.counts[query] = 0;
-  if (plan.border_counts) plan.border_counts[query] = 0;
-  plan.unanswered[atomicAdd(plan.unanswered_count, 1u)] = static_cast<std::uint32_t>(query);
+  plan.border_counts[query] = 0;
+  leave(plan, query);
 }
 
 }  // namespace
 
-void launch_choose_rows(cudaStream_t stream, written_plan plan) {
+void launch_choose_rows(cudaStream_t stream, many_plan plan) {
   plan.pick_room = plan.answer.by_code + plan.answer.by_code / 2 + kMorePicked;
   launch(choose_kernel,
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),

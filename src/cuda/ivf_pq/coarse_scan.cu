@@ -350,6 +350,7 @@ class coarse_block {
   __device__ __forceinline__ void empty_queue(std::uint32_t fewer) {
     __syncwarp();
     const std::uint32_t queued = queue_.count;
+    __syncwarp();  // all know how many before one enters more
     if (queued <= fewer) return;
 #pragma unroll 1
     for (std::uint32_t at = lane_; at < queued; at += kWarp) {

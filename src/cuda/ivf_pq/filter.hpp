@@ -33,7 +33,23 @@ struct alignas(16) scan_pair {
   std::uint32_t query = 0;  ///< in a sample, query * sampled lists + the list's rank
   float base = 0.0f;        ///< distance to the list's centroid, and what else all of its rows share
   float limit = 0.0f;       ///< of products, which rows of the answer do not exceed; finite, so that empty places do
-  std::uint32_t place = 0;  ///< where distances are written: place + p is that of the p-th page of the table
+  std::uint32_t place = 0;  ///< where distances or marks are written: place + p is that of the p-th page of the table
+};
+
+inline constexpr std::uint32_t kMarkedQueries = 16;  // that share the marks of a page
+inline constexpr std::uint32_t kMarksOfPage = 32;    // 16 bits each
+
+/// A query and a list whose rows are marked. Marks of a page's rows: mark 4 g + t has those of rows g, g + 8, g + 16
+/// and g + 24 for queries 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, from its high bits on.
+struct alignas(16) marked_pair {
+  std::uint32_t query;
+  std::uint32_t list;
+  std::uint32_t place;  ///< of the list's first page, in pages
+  std::uint32_t pages_and_column;
+
+  SHORTLIST_HOST_DEVICE std::uint32_t pages() const { return pages_and_column / kMarkedQueries; }
+  /// Of the query, among those that share marks.
+  SHORTLIST_HOST_DEVICE std::uint32_t column() const { return pages_and_column % kMarkedQueries; }
 };
 
 /// The pairs of one pass, grouped by list.
@@ -51,6 +67,7 @@ struct scan_pass {
   std::uint32_t chunk_pages = 0;  ///< of a list, at least
   std::uint32_t most_chunks = 0;
   std::uint32_t sampled_pages = 0;  ///< of a list, at least, and a share of long ones; 0: all
+  std::uint32_t stride = 1;         ///< every so many-th page of a list
 };
 
 struct filter_batch {
@@ -82,14 +99,21 @@ struct filter_batch {
   std::uint64_t* hits = nullptr;           ///< [count, capacity] keys of distances, with slots below
   std::uint32_t* hit_counts = nullptr;     ///< [count] may exceed the capacity; zero before each search
   std::uint32_t capacity = 0;
-  // Where distances are written instead of hits: see written.cuh.
+  // Of many rows by code instead: see many_rows.cuh. Where rows are marked, else null:
+  std::uint16_t* marks = nullptr;         ///< [pages of lists and 16 of their queries, kMarksOfPage]
+  marked_pair* marked = nullptr;          ///< [pairs]
+  std::uint32_t* first_marks = nullptr;   ///< [nlist] where those of a list begin, in pages
+  std::uint32_t* marked_pages = nullptr;  ///< of all lists; zero before each search, as is the next
+  std::uint32_t* next_marked = nullptr;   ///< of pairs whose marked rows are scored
+  // In any case:
   __half* distances = nullptr;      ///< [count, region_pages, 32] times the query's scale, by page as lanes have them
   std::uint32_t region_pages = 0;   ///< of a query, at most
   std::uint32_t* starts = nullptr;  ///< [count, nprobe] where a list's pages begin, in the query's region
-  std::uint32_t* pages = nullptr;   ///< [count] of the query's lists
+  std::uint32_t* pages = nullptr;   ///< [count] of the query's lists that `spread` looks at
   std::uint32_t* rows = nullptr;    ///< [count] of the query's lists
   std::uint32_t* order = nullptr;   ///< [count] of queries, by their nearest lists: those in turn look at the same rows
   float* scales = nullptr;          ///< [count] powers of two
+  scan_pass spread;  ///< whose distances are written: all, or every eighth page of each list, for all of its pairs
   scan_pass sample;
   scan_pass all;
   bool pairs_by_query = false;      ///< all.pairs are the queries, in order, and there before thresholds are
@@ -108,11 +132,15 @@ int filter_scan_teams(int multiprocessors);
 
 /// And makes zero what is to be. Of `next` too, if it is given, which has as many queries.
 void launch_prepare_queries(cudaStream_t stream, const filter_batch& batch, const filter_batch* next = nullptr);
-/// Items of both passes, and the pairs of the sample; where distances are written, items, and places in the order.
+/// Items of both passes, and the pairs of the sample; of many rows by code, items, and places in the order.
 void launch_group_pairs(cudaStream_t stream, const filter_batch& batch);
-/// Where distances are written: the pairs of the full pass, and what else names what they are.
+/// Of many rows by code: pairs whose distances are written, and what else names what they are.
 void launch_fill_regions(cudaStream_t stream, const filter_batch& batch);
 void launch_distance_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
+/// Thresholds that enough rows reach if those sampled are like the others, and the pairs of the full pass.
+void launch_sampled_thresholds(cudaStream_t stream, const filter_batch& batch);
+/// Rows that reach the threshold, marked.
+void launch_mark_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
 /// Least distances of groups of rows, into `minima`.
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors);
 /// And the pairs of the full pass, which have the thresholds' limits.

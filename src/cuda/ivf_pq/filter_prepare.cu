@@ -10,6 +10,7 @@
 #include "cuda/device/warp_sum.cuh"
 #include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/filter.hpp"
+#include "cuda/ivf_pq/filter_pairs.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -19,11 +20,6 @@ constexpr int kThreads = 128;
 constexpr int kPrepareThreads = 512;
 constexpr int kPrepared = kPrepareThreads / kWarp;  // queries of a block
 constexpr int kPlanThreads = 128;
-// Of long lists an eighth is sampled, of the longest a sixteenth.
-constexpr std::uint32_t kSampledShare = 8;
-constexpr std::uint32_t kSampledOfLongest = 16;
-constexpr std::uint32_t kManySampled = 64;  // pages
-
 struct query_sums {
   double squares;           ///< of the query
   double weighted_squares;  ///< of what its products with codes are taken with
@@ -162,36 +158,6 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
         atomicAdd(batch.sample.counts + list, 1u);
 }
 
-__device__ std::uint32_t pages_of_rows(std::uint32_t rows) {
-  return (rows + core::kPageRows - 1) / static_cast<std::uint32_t>(core::kPageRows);
-}
-
-/// How many of a list's pages a pass looks at.
-__device__ std::uint32_t sampled_of(const scan_pass& pass, std::uint32_t pages) {
-  if (pass.sampled_pages == 0) return pages;
-  const std::uint32_t share = max(min(pages / kSampledShare, kManySampled), pages / kSampledOfLongest);
-  return min(pages, max(share, pass.sampled_pages));
-}
-
-struct pass_shape {
-  std::uint32_t groups = 0;
-  std::uint32_t pairs = 0;  // of a group
-  std::uint32_t pages = 0;
-  std::uint32_t chunks = 0;
-};
-
-/// How a list's pairs and pages are cut into items.
-__device__ pass_shape shape_of_list(const scan_pass& pass, std::uint32_t pairs, std::uint32_t rows) {
-  pass_shape cut;
-  if (pairs == 0 || rows == 0) return cut;
-  cut.groups = (pairs + pass.queries_of_item - 1) / pass.queries_of_item;
-  cut.pairs = ((pairs + cut.groups - 1) / cut.groups + 7) / 8 * 8;
-  cut.groups = (pairs + cut.pairs - 1) / cut.pairs;
-  cut.pages = sampled_of(pass, pages_of_rows(rows));
-  cut.chunks = min((cut.pages - 1) / pass.chunk_pages + 1, pass.most_chunks);
-  return cut;
-}
-
 /// Sums over the threads before this one, of two numbers; totals in the last.
 __device__ uint2 sum_before(uint2 value, uint2* warps) {
   const int lane = threadIdx.x % kWarp;
@@ -215,48 +181,47 @@ __device__ std::uint32_t share_of(std::uint32_t all, std::uint32_t i, std::uint3
   return static_cast<std::uint32_t>(static_cast<std::uint64_t>(all) * i / parts);
 }
 
-/// Where each list's pairs begin, and the items, if there are to be some: a thread a list, blocks in any order, y a
-/// pass. What a block's lists take it takes at once.
-__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ filter_batch batch) {
-  join_chain();
+/// What a block of lists takes of two counts at once: where this thread's part begins. All threads come.
+__device__ uint2 take_places(uint2 mine, std::uint32_t* first, std::uint32_t* second) {
   __shared__ uint2 warps[kPlanThreads / kWarp];
   __shared__ uint2 begin;
+  const uint2 before = sum_before(mine, warps);
+  if (threadIdx.x == kPlanThreads - 1)
+    begin = make_uint2(atomicAdd(first, before.x + mine.x), atomicAdd(second, before.y + mine.y));
+  __syncthreads();
+  return make_uint2(before.x + begin.x, before.y + begin.y);
+}
+
+/// Where each list's pairs begin, and the items, if there are to be some: a thread a list, blocks in any order, y a
+/// pass.
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ filter_batch batch) {
+  join_chain();
   const scan_pass& pass = blockIdx.y == 0 ? batch.all : batch.sample;
   const std::uint32_t list = blockIdx.x * kPlanThreads + threadIdx.x;
   const bool is_real = list < static_cast<std::uint32_t>(batch.shape.nlist);
   const std::uint32_t pairs = is_real ? pass.counts[list] : 0;
   const pass_shape cut = pass.items ? shape_of_list(pass, pairs, is_real ? batch.lists.sizes[list] : 0) : pass_shape{};
-  const uint2 mine = make_uint2(pairs, cut.groups * cut.chunks);
-  uint2 before = sum_before(mine, warps);
-  if (threadIdx.x == kPlanThreads - 1)
-    begin = make_uint2(atomicAdd(pass.pair_count, before.x + mine.x), atomicAdd(pass.item_count, before.y + mine.y));
-  __syncthreads();
-  before = make_uint2(before.x + begin.x, before.y + begin.y);
-  if (is_real) pass.offsets[list] = before.x;
+  const uint2 at = take_places(make_uint2(pairs, cut.groups * cut.chunks), pass.pair_count, pass.item_count);
+  if (is_real) pass.offsets[list] = at.x;
   for (std::uint32_t group = 0; group < cut.groups; group++) {
-    const std::uint32_t at = group * cut.pairs;
+    const std::uint32_t of_list = group * cut.pairs;
     for (std::uint32_t chunk = 0; chunk < cut.chunks; chunk++) {
       const std::uint32_t first = share_of(cut.pages, chunk, cut.chunks);
-      pass.items[before.y + group * cut.chunks + chunk] = {before.x + at, min(cut.pairs, pairs - at),
-                                                           batch.lists.first[list] + first,
-                                                           share_of(cut.pages, chunk + 1, cut.chunks) - first};
+      pass.items[at.y + group * cut.chunks + chunk] = {at.x + of_list, min(cut.pairs, pairs - of_list),
+                                                       batch.lists.first[list] + first,
+                                                       share_of(cut.pages, chunk + 1, cut.chunks) - first};
     }
   }
-}
-
-/// What the rows of a list have in common, for a query.
-__device__ float base_of(const filter_batch& batch, std::int64_t query, std::int64_t list, float score) {
-  const float share = batch.shares[query];
-  if (batch.shape.encodes == encoded::row) return share;
-  if (batch.shape.metric == metric::l2) return share + 0.5f * score;
-  if (batch.shape.metric == metric::inner_product) return share - score;
-  const float inverse_norm = batch.centroid_inverse_norms[list];
-  return inverse_norm < 0.0f ? share : share - score / inverse_norm / batch.inverse_norms[query];
-}
-
-__device__ float limit_of(const filter_batch& batch, float threshold, float base) {
-  constexpr float kLargest = 3.402823466e38f;
-  return fminf((threshold - base) * batch.header->inverse_unit, kLargest);
+  if (blockIdx.y != 0 || batch.marks == nullptr) return;
+  const scan_pass& spread = batch.spread;
+  const uint2 marks = take_places(make_uint2(cut.groups * marks_of_group(cut) * cut.pages, cut.groups),
+                                  batch.marked_pages, spread.item_count);
+  if (is_real) batch.first_marks[list] = marks.x;
+  for (std::uint32_t group = 0; group < cut.groups; group++) {
+    const std::uint32_t of_list = group * cut.pairs;
+    spread.items[marks.y + group] = {at.x + of_list, min(cut.pairs, pairs - of_list), batch.lists.first[list],
+                                     spread_of(spread, cut.pages)};
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) fill_sample_kernel(const __grid_constant__ filter_batch batch) {
@@ -282,7 +247,7 @@ __device__ float scale_of(float largest_base) {
   return exp2f(static_cast<float>(min(max(kExponent - ilogbf(largest_base), -kMost), kMost)));
 }
 
-/// A warp a query: its lists' pages lie one behind the other.
+/// A warp a query: its lists' pages that are looked at lie one behind the other.
 __global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_constant__ filter_batch batch) {
   join_chain();
   const int lane = threadIdx.x % kWarp;
@@ -302,8 +267,9 @@ __global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_con
     const bool is_probe = probe < batch.nprobe;
     const std::int64_t list = is_probe ? batch.probes[first + probe] : 0;
     const std::uint32_t size = is_probe ? batch.lists.sizes[list] : 0;
-    const std::uint32_t sum = running_sum(pages_of_rows(size));
-    const std::uint32_t start = pages + sum - pages_of_rows(size);
+    const std::uint32_t sampled = spread_of(batch.spread, pages_of_rows(size));
+    const std::uint32_t sum = running_sum(sampled);
+    const std::uint32_t start = pages + sum - sampled;
     if (is_probe) {
       const float base = base_of(batch, query, list, batch.probe_scores[first + probe]);
       batch.starts[first + probe] = start;
@@ -319,20 +285,6 @@ __global__ void __launch_bounds__(kThreads) fill_regions_kernel(const __grid_con
   batch.rows[query] = rows;
   batch.scales[query] = scale;
   batch.order[batch.sample.offsets[batch.probes[first]] + batch.sample_places[query]] = query;
-}
-
-/// Sets a query's threshold, from the distance that as many rows do not exceed as are wanted, if it is not guessed. Of
-/// queries that nothing is known of, rows need not pass. @returns it; threads of all ranks come, or the first alone.
-__device__ float set_threshold(const filter_batch& batch, std::uint32_t query, float distance, bool is_guess,
-                               int rank) {
-  const float margin = batch.margins[query];
-  const float infinity = __uint_as_float(0x7F800000u);
-  const float threshold = margin < infinity ? distance + margin : -infinity;
-  if (rank == 0) {
-    if (batch.guessed) batch.guessed[query] = is_guess && distance < infinity;
-    batch.thresholds[query] = threshold;
-  }
-  return threshold;
 }
 
 /// The query's pairs of the full pass, whose threshold is known now; by so many threads.

@@ -8,7 +8,7 @@
 // while another still scans this one. Products begin at the rows' terms, so that one comparison with the query's limit
 // is left of a distance.
 // A sample keeps, of each list and query, the least distance of 64 groups of rows; a full pass appends rows that reach
-// their query's threshold to its list, or writes all distances out.
+// their query's threshold to its list, or marks them, a bit each, or writes all distances out.
 // Limit: two thirds of the issue slots are used, half of them by decoding where lists have few queries, and 60 % of
 // the turns of shared memory; where all distances are written, memory. The bytes of codes would take half of the time.
 // History: docs/kernels.md.
@@ -59,7 +59,8 @@ static_assert(kGroupsOfWarp == kPageTiles * kGroupsOfTile);
 enum class scan_kind : std::uint8_t {
   sample,     ///< the least of each group of rows is kept
   hits,       ///< those that reach their query's limit go to its list
-  distances,  ///< all are written out
+  distances,  ///< all are written out, of some pages
+  marks,      ///< those that reach their query's limit are marked, a bit each
 };
 
 constexpr int queries_of(int steps, bool sample) {
@@ -110,7 +111,7 @@ struct scan_team {
   uint4 columns[room::kQueries * 2 * Steps];  // by eight queries: [Steps / 2][32 lanes]
   float limits[room::kQueries];               // of products; where distances are written, their unit
   float bases[room::kQueries];
-  std::uint32_t queries[room::kQueries];  // where distances are written, where those of the list begin
+  std::uint32_t queries[room::kQueries];  // where distances or marks are written, where those of the list begin
   scan_pair pairs[room::kOfItem];         // of an item that is staged next
   std::uint32_t numbers[room::kWarps][room::kNumberSets][kWarp];  // of each warp's pages, for items in turn
   float2 least[room::kWarps][room::kLeast / 2];  // of two queries: [tiles][pairs of the item's][groups of a tile]
@@ -150,7 +151,7 @@ class team_scan {
   static constexpr int kChunks = 2 * Steps;        // of a column
   static constexpr bool kDecodes = Form != code_form::halves;
   static constexpr bool kSamples = Kind == scan_kind::sample;
-  static constexpr bool kWrites = Kind == scan_kind::distances;
+  static constexpr bool kWrites = Kind == scan_kind::distances || Kind == scan_kind::marks;  // by places
   static constexpr int kItemsAfter = 2;  // the last that is staged, which are here or on their way
   static constexpr int kTeamThreads = room::kTeamThreads;
   static constexpr int kWarps = room::kWarps;
@@ -160,7 +161,9 @@ class team_scan {
 
   __device__ team_scan(const filter_batch& batch, scan_shared<Form, Steps, Kind>& shared)
       : batch_(batch),
-        pass_(kSamples ? batch.sample : batch.all),
+        pass_(kSamples                       ? batch.sample
+              : Kind == scan_kind::distances ? batch.spread
+                                             : batch.all),
         table_(shared.table),
         shared_(shared.teams[threadIdx.y]),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
@@ -258,7 +261,8 @@ class team_scan {
                                                   std::uint32_t first) const {
     const std::uint32_t at = first + lane_ * kWarps;
     if (at < item.pages)
-      async_copy_4(shared_address(numbers_of(turn) + lane_), batch_.lists.table + item.table_at + at);
+      async_copy_4(shared_address(numbers_of(turn) + lane_),
+                   batch_.lists.table + item.table_at + (Kind == scan_kind::distances ? at * pass_.stride : at));
   }
   __device__ __forceinline__ std::uint32_t* numbers_of(std::uint32_t turn) const {
     return shared_.numbers[warp_][turn % room::kNumberSets];
@@ -395,14 +399,43 @@ class team_scan {
       float high[kPageTiles][4];
       multiply_page<Steps>(rows, terms, columns_of(q), low);
       multiply_page<Steps>(rows, terms, columns_of(q) + kChunksOfProduct, high);
-      use(staged, q, page, low);
-      use(staged, q + kColumns, page, high);
+      if constexpr (Kind == scan_kind::marks) {
+        write_marks(staged + q, page, beyond(staged + q + kColumns, high, beyond(staged + q, low, 0)));
+      } else {
+        use(staged, q, page, low);
+        use(staged, q + kColumns, page, high);
+      }
     }
     if (q < queries) {
       float low[kPageTiles][4];
       multiply_page<Steps>(rows, terms, columns_of(q), low);
-      use(staged, q, page, low);
+      if constexpr (Kind == scan_kind::marks) {
+        write_marks(staged + q, page, beyond(staged + q, low, 0) << kColumns | 0xFFu);
+      } else {
+        use(staged, q, page, low);
+      }
     }
+  }
+
+  /// The bits of `before` moved up by eight, and below them those of the lane's rows that do not reach the limits of
+  /// its two queries.
+  __device__ __forceinline__ std::uint32_t beyond(std::uint32_t first, const float (&sums)[kPageTiles][4],
+                                                  std::uint32_t before) const {
+    const float2 limit = *reinterpret_cast<const float2*>(shared_.limits + first + lane_ % kLanesOfRow * 2);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+      for (int row = 0; row < 2 * kPageTiles; row++) {
+        const float room = (i == 0 ? limit.x : limit.y) - sums[row / 2][row % 2 * 2 + i];
+        before = __funnelshift_l(__float_as_uint(room), before, 1);  // its sign
+      }
+    }
+    return before;
+  }
+  __device__ __forceinline__ void write_marks(std::uint32_t first, std::uint32_t page, std::uint32_t beyond) const {
+    static_assert(kMarkedQueries == 2 * kColumns && kMarksOfPage == kWarp);
+    const std::uint32_t at = shared_.queries[first] + page;
+    batch_.marks[static_cast<std::int64_t>(at) * kMarksOfPage + lane_] = static_cast<std::uint16_t>(~beyond);
   }
 
   /// What comes of 32 rows and 8 queries, from the q-th of the item on: the lane has two columns.
@@ -410,7 +443,7 @@ class team_scan {
                                       const float (&sums)[kPageTiles][4]) {
     const std::uint32_t of_item = q + lane_ % kLanesOfRow * 2;
     const std::uint32_t column = staged + of_item;
-    if constexpr (kWrites) return write_distances(column, page, sums);
+    if constexpr (Kind == scan_kind::distances) return write_distances(column, page, sums);
     if constexpr (kSamples) {
 #pragma unroll
       for (int tile = 0; tile < kPageTiles; tile++) {
@@ -508,6 +541,7 @@ class team_scan {
   __device__ __forceinline__ void flush_hits(std::uint32_t fewer) {
     __syncwarp();
     const std::uint32_t n = min(shared_.hit_counts[warp_], room::kHits);
+    __syncwarp();  // all know how many before one enters more
     if (n <= fewer) return;
     for (std::uint32_t begin = lane_; begin < n; begin += kHitsAtOnce * kWarp) {
       std::uint32_t places[kHitsAtOnce];
@@ -581,7 +615,7 @@ void launch_scan(cudaStream_t stream, const filter_batch& batch, int multiproces
       case code_form::numbers4: return launch_form<code_form::numbers4, Steps, Kind>(stream, batch, multiprocessors);
       case code_form::numbers8: return launch_form<code_form::numbers8, Steps, Kind>(stream, batch, multiprocessors);
       case code_form::halves:
-        if constexpr (Kind != scan_kind::distances)
+        if constexpr (Kind == scan_kind::sample || Kind == scan_kind::hits)
           launch_form<code_form::halves, Steps, Kind>(stream, batch, multiprocessors);
         return;
     }
@@ -626,6 +660,10 @@ void launch_filter_scan(cudaStream_t stream, const filter_batch& batch, int mult
 
 void launch_distance_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   launch_scan<scan_kind::distances>(stream, batch, multiprocessors);
+}
+
+void launch_mark_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
+  launch_scan<scan_kind::marks>(stream, batch, multiprocessors);
 }
 
 }  // namespace shortlist::cuda

@@ -6,7 +6,7 @@
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
-#include "cuda/ivf_pq/written.cuh"
+#include "cuda/ivf_pq/many_rows.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -22,7 +22,7 @@ constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(scratch_m
 SHORTLIST_HOST_DEVICE constexpr std::uint32_t numbers_room(std::uint32_t by_code) { return (by_code + 3) / 4 * 4; }
 
 /// Lists the positions of a query's best rows by code, `kept` of them. All threads come, and leave through a barrier.
-__device__ __forceinline__ void list_best(const written_plan& plan, const std::uint64_t* rows, std::uint32_t sure,
+__device__ __forceinline__ void list_best(const many_plan& plan, const std::uint64_t* rows, std::uint32_t sure,
                                           const coded_rows& scored, std::uint32_t kept, std::uint32_t* positions,
                                           scratch_memory& scratch) {
   const auto position_of = [&](std::uint64_t row) { return plan.codes.position_of(static_cast<slot>(row)); };
@@ -46,13 +46,13 @@ __device__ __forceinline__ void list_best(const written_plan& plan, const std::u
 }
 
 template <bool L2>
-__global__ void __launch_bounds__(kThreads, kBlocks) refine_rows_kernel(const __grid_constant__ written_plan plan) {
+__global__ void __launch_bounds__(kThreads, kBlocks) refine_rows_kernel(const __grid_constant__ many_plan plan) {
   join_chain();
   auto& scratch = *reinterpret_cast<scratch_memory*>(dynamic_shared());
   auto* positions = reinterpret_cast<std::uint32_t*>(dynamic_shared() + kSharedHead);
   auto* staged = reinterpret_cast<float*>(positions + numbers_room(plan.answer.by_code));
   const std::int64_t query = plan.batch.order[blockIdx.x];
-  std::uint64_t* rows = plan.chosen + query * plan.room;
+  std::uint64_t* rows = plan.rows + query * plan.room;
   const std::uint32_t sure = plan.counts[query];
   const std::uint32_t kept = min(plan.answer.by_code, sure + plan.border_counts[query]);
   if (kept == 0) return;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) refine_rows_kernel(const __
 
 }  // namespace
 
-void launch_refine_rows(cudaStream_t stream, const written_plan& plan) {
+void launch_refine_rows(cudaStream_t stream, const many_plan& plan) {
   launch(plan.answer.results.by == metric::l2 ? refine_rows_kernel<true> : refine_rows_kernel<false>,
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
           .threads = kThreads,

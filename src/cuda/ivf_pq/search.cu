@@ -5,9 +5,9 @@
 // A batch: the nprobe best centroids of each query, by flat search -> queries become columns, pairs of query and list
 // are grouped by list -> a sample of the nearest lists gives each query a threshold -> all lists are scanned on the
 // matrix units, rows that reach the threshold are kept -> their scores, and with refining those of the rows themselves,
-// to the bit -> the answers. For many rows by code the scan writes all distances out instead, and the best are chosen
-// from those. Queries that the filter cannot serve have all rows of their lists decoded: the device
-// decides, the launches depend on shapes alone.
+// to the bit -> the answers. For many rows by code the scan marks rows instead, or writes all distances out, of which
+// the best are chosen. Queries that the filter cannot serve have all rows of their lists decoded: the device decides,
+// the launches depend on shapes alone.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -17,10 +17,10 @@
 #include "cuda/ivf_pq/exact_search.cuh"
 #include "cuda/ivf_pq/few_search.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
+#include "cuda/ivf_pq/many_rows.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
 #include "cuda/ivf_pq/search.hpp"
 #include "cuda/ivf_pq/search_plan.cuh"
-#include "cuda/ivf_pq/written.cuh"
 #include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/check.cuh"
 #include "cuda/runtime/memory.cuh"
@@ -98,23 +98,28 @@ void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scr
   if (next) launch_prepare_queries(stream, *next);
 }
 
-/// All distances, and the answers that are chosen from them. Queries that they do not serve are left.
-void answer_from_distances(cudaStream_t stream, const search_memory& memory, const decoder& codes,
-                           const answer_plan& answer, int multiprocessors) {
-  launch_fill_regions(stream, memory.filter);
-  launch_distance_scan(stream, memory.filter, multiprocessors);
-  written_plan plan{};
-  plan.batch = memory.filter;
+/// Answers of many rows by code. Queries that neither marks nor distances serve are left.
+void answer_many(cudaStream_t stream, const search_memory& memory, const decoder& codes, const answer_plan& answer,
+                 int multiprocessors) {
+  const filter_batch& filter = memory.filter;
+  launch_fill_regions(stream, filter);
+  launch_distance_scan(stream, filter, multiprocessors);
+  if (filter.marks) {
+    launch_sampled_thresholds(stream, filter);
+    launch_mark_scan(stream, filter, multiprocessors);
+  }
+  many_plan plan{};
+  plan.batch = filter;
   plan.codes = codes;
   plan.answer = answer;
-  plan.chosen = memory.chosen;
-  plan.counts = memory.chosen_counts;
-  if (answer.rows) plan.border_counts = memory.border_counts;
-  plan.room = static_cast<std::uint32_t>(written_room(answer.by_code));
+  plan.rows = memory.many;
+  plan.counts = memory.many_counts;
+  plan.border_counts = memory.border_counts;
+  plan.room = static_cast<std::uint32_t>(many_rows_room(answer.by_code));
   plan.unanswered = memory.retry.left;
   plan.unanswered_count = memory.retry.left_count;
   plan.decoded = memory.counters;
-  launch_written_answers(stream, plan, multiprocessors);
+  launch_many_answers(stream, plan, multiprocessors);
 }
 
 /// Rows that reach a threshold, and the answers from those, where need be in a second scan. Queries that neither serves
@@ -199,7 +204,7 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   if (!filters) return launch_exact_search(stream, exact);
   launch_group_pairs(stream, filter);
   if (filter.distances)
-    answer_from_distances(stream, memory, codes, answer, multiprocessors);
+    answer_many(stream, memory, codes, answer, multiprocessors);
   else
     answer_from_hits(stream, memory, codes, answer, multiprocessors);
   exact.which = memory.retry.left;

@@ -6,15 +6,15 @@
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/filter_answer.cuh"
+#include "cuda/ivf_pq/many_rows.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
 #include "cuda/ivf_pq/search_plan.cuh"
-#include "cuda/ivf_pq/written.cuh"
 
 namespace shortlist::cuda {
 namespace {
 
 constexpr std::int64_t kBatchBytes = std::int64_t{3} << 29;    // of what grows with the queries of a batch
-constexpr std::int64_t kWrittenBytes = std::int64_t{7} << 29;  // the same where distances are written
+constexpr std::int64_t kManyBytes = std::int64_t{7} << 29;     // the same for many rows by code
 constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
 constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
@@ -36,13 +36,13 @@ constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut f
 constexpr std::int64_t kLeastChunkPages = 64;
 constexpr std::int64_t kMostChunkPages = 512;
 constexpr std::int64_t kItemsPerMultiprocessor = 64;  // at least, as far as there are so many
-// Rows by code, from which distances are written: whole numbers are decoded faster where hits are collected, and few of
-// those that are refined are decoded.
-constexpr std::int64_t kLeastWritten = 128;
-constexpr std::int64_t kLeastWrittenOfNumbers = 320;
-constexpr std::int64_t kLeastWrittenRefined = 320;
-constexpr std::int64_t kLeastWrittenBatch = 1024;                 // queries: fewer of a larger search are not worth it
-constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 15;  // of a query's distances: 2 MiB
+// Rows by code that are many: those that are refined need few scores by code otherwise.
+constexpr std::int64_t kLeastMany = 128;
+constexpr std::int64_t kLeastManyOfNumbers = 240;
+constexpr std::int64_t kLeastManyRefined = 320;
+constexpr std::int64_t kLeastManyBatch = 1024;                    // queries: fewer of a larger search are not worth it
+constexpr std::int64_t kMostRegionPages = std::int64_t{1} << 15;  // of a query's lists
+constexpr std::uint32_t kSpreadStride = 8;                        // one page in so many is sampled
 constexpr std::int32_t kMostChunks = 16;
 constexpr std::int32_t kChunkPagesOfFew = 24;
 constexpr std::int32_t kMostChunksOfFew = 64;
@@ -75,17 +75,19 @@ std::int64_t most_pages(const core::ivf_pq_lists& lists, std::int64_t nprobe) {
   return is_known ? std::min(of_all, lists.longest_pages[nprobe]) : of_all;
 }
 
-/// The shape of a batch that is answered from distances which a scan writes out; none if that does not serve it.
-std::optional<search_shape_of_batch> written_shape(const core::ivf_pq_shape& shape, const core::ivf_pq_lists& lists,
-                                                   const search_shape_of_batch& batch, bool refines) {
-  search_shape_of_batch written = batch;
-  written.region_pages = std::max<std::int64_t>(most_pages(lists, batch.nprobe), 1);
-  const std::int64_t least = refines ? kLeastWrittenRefined : shape.uniform ? kLeastWrittenOfNumbers : kLeastWritten;
+/// The shape of a batch with many rows by code: rows are marked, or, if answers are refined, distances written. None if
+/// that does not serve it.
+std::optional<search_shape_of_batch> many_shape(const core::ivf_pq_shape& shape, const core::ivf_pq_lists& lists,
+                                                const search_shape_of_batch& batch, bool refines) {
+  search_shape_of_batch many = batch;
+  many.region_pages = std::max<std::int64_t>(most_pages(lists, batch.nprobe), 1);
+  if (!refines) many.all_pages = lists.rows / core::kPageRows + shape.nlist;
+  const std::int64_t least = refines ? kLeastManyRefined : shape.uniform ? kLeastManyOfNumbers : kLeastMany;
   const bool serves = batch.by_code >= least && batch.by_code <= (refines ? kFilterMaxRows : kFilterMaxResults) &&
                       batch.nprobe <= core::kLongestLists && has_filter(shape) && !core::forced_hits() &&
-                      core::forced_ivf_pq_way() != core::ivf_pq_way::decode && written.region_pages <= kMostRegionPages;
+                      core::forced_ivf_pq_way() != core::ivf_pq_way::decode && many.region_pages <= kMostRegionPages;
   if (!serves) return std::nullopt;
-  return written;
+  return many;
 }
 
 /// Pages of an item, of a long list: the more of them, the fewer ends of items to wait at.
@@ -115,7 +117,8 @@ void carve_pass(carver& carve, scan_pass& pass, std::int64_t pairs, const core::
 void carve_zeroed(carver& carve, search_memory& memory, std::int64_t nlist) {
   constexpr std::int64_t kNumbers = 3;  // beside the counts
   filter_batch& filter = memory.filter;
-  const std::int64_t count = 2 * (nlist + kNumbers) + kSearchCounts;
+  constexpr std::int64_t kOfMarks = 4;
+  const std::int64_t count = 2 * (nlist + kNumbers) + kOfMarks + kSearchCounts;
   filter.zeroed_count = static_cast<std::uint32_t>(count);
   auto* at = carve.take<std::uint32_t>(count);
   filter.zeroed = at;
@@ -126,6 +129,11 @@ void carve_zeroed(carver& carve, search_memory& memory, std::int64_t nlist) {
     pass->next_item = at + nlist + 2;
     at += nlist + kNumbers;
   }
+  filter.marked_pages = at;
+  filter.next_marked = at + 1;
+  filter.spread.item_count = filter.marks ? at + 2 : filter.all.item_count;
+  filter.spread.next_item = filter.marks ? at + 3 : filter.all.next_item;
+  at += kOfMarks;
   memory.counts = at;
   retry_plan& retry = memory.retry;
   retry.which_count = at;
@@ -146,14 +154,21 @@ void carve_queries(carver& carve, filter_batch& filter, const core::ivf_pq_shape
   filter.places = carve.take<std::uint32_t>(batch.queries * batch.nprobe);
 }
 
-/// What a batch takes whose distances are written out.
-void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shape& shape,
-                   const search_shape_of_batch& batch) {
+/// Pages that have marks, once for each 16 queries, at most: a list's pairs make groups of at least 40, each of which
+/// may end with marks that it does not fill.
+std::int64_t most_marked_pages(const search_shape_of_batch& batch) {
+  constexpr std::int64_t kPairsOfMarks = 11;  // 1 / 16 + 1 / 40 of a pair's is less than one in so many
+  const std::int64_t of_pairs = batch.queries * batch.region_pages;
+  return of_pairs / kPairsOfMarks + std::min(batch.all_pages, of_pairs) + 1;
+}
+
+/// What a batch with many rows by code takes.
+void carve_many(carver& carve, search_memory& memory, const core::ivf_pq_shape& shape,
+                const search_shape_of_batch& batch) {
   filter_batch& filter = memory.filter;
   const std::int64_t pairs = batch.queries * batch.nprobe;
+  const bool marks = batch.all_pages > 0;
   carve_queries(carve, filter, shape, batch);
-  filter.region_pages = static_cast<std::uint32_t>(batch.region_pages);
-  filter.distances = carve.take<__half>(batch.queries * batch.region_pages * core::kPageRows);
   filter.starts = carve.take<std::uint32_t>(pairs);
   filter.pages = carve.take<std::uint32_t>(batch.queries);
   filter.rows = carve.take<std::uint32_t>(batch.queries);
@@ -163,10 +178,26 @@ void carve_written(carver& carve, search_memory& memory, const core::ivf_pq_shap
   filter.sample.offsets = carve.take<std::uint32_t>(shape.nlist);
   filter.sample.lists_of_query = 1;
   carve_pass(carve, filter.all, pairs, shape, false);
+  filter.spread = filter.all;
+  std::int64_t written = batch.region_pages;
+  if (marks) {
+    written = batch.region_pages / kSpreadStride + batch.nprobe;  // a list's may be one more
+    filter.spread.stride = kSpreadStride;
+    filter.spread.items = carve.take<scan_item>(most_items(pairs, shape.nlist, queries_of_full_item(shape, 0), 1));
+    filter.marked = carve.take<marked_pair>(pairs);
+    filter.first_marks = carve.take<std::uint32_t>(shape.nlist);
+    filter.marks = carve.take<std::uint16_t>(most_marked_pages(batch) * kMarksOfPage);
+    filter.thresholds = carve.take<float>(batch.queries);
+    filter.guessed = carve.take<std::uint32_t>(batch.queries);
+    memory.many_counts = filter.hit_counts;
+  } else {
+    memory.many_counts = carve.take<std::uint32_t>(batch.queries);
+    memory.border_counts = carve.take<std::uint32_t>(batch.queries);
+  }
+  filter.region_pages = static_cast<std::uint32_t>(written);
+  filter.distances = carve.take<__half>(batch.queries * written * core::kPageRows);
   carve_zeroed(carve, memory, shape.nlist);
-  memory.chosen = carve.take<std::uint64_t>(batch.queries * written_room(batch.by_code));
-  memory.chosen_counts = carve.take<std::uint32_t>(batch.queries);
-  memory.border_counts = carve.take<std::uint32_t>(batch.queries);
+  memory.many = carve.take<std::uint64_t>(batch.queries * many_rows_room(batch.by_code));
 }
 
 std::int64_t bytes_of_shape(const core::ivf_pq_model& model, const search_shape_of_batch& batch, int multiprocessors) {
@@ -175,8 +206,8 @@ std::int64_t bytes_of_shape(const core::ivf_pq_model& model, const search_shape_
   return carve.taken();
 }
 
-/// Bytes that suffice for all searches of no more than this, but those that write distances. Those of few rows by code
-/// are filtered, others may not be.
+/// Bytes that suffice for all searches of no more than this, but those with many rows by code. Those of few are
+/// filtered, others may not be.
 std::int64_t bytes_of(const core::ivf_pq_model& model, const core::ivf_pq_limits& limits, std::int64_t queries,
                       int multiprocessors) {
   const search_shape_of_batch batch{queries, limits.max_nprobe, rows_by_code(limits.max_k, limits.max_refine_ratio)};
@@ -197,17 +228,17 @@ std::int64_t share_that_fits(std::int64_t queries, Fits fits) {
   }
 }
 
-/// Bytes of the largest batches that write distances, of no more than `most` together; 0 if no search does.
-std::int64_t written_bytes(const batch_memory& scratch, const core::ivf_pq_model& model,
-                           const core::ivf_pq_lists& lists, std::int64_t most, int multiprocessors) {
+/// Bytes of the largest batches with many rows by code, of no more than `most` together; 0 if no search does.
+std::int64_t many_bytes(const batch_memory& scratch, const core::ivf_pq_model& model, const core::ivf_pq_lists& lists,
+                        std::int64_t most, int multiprocessors) {
   const core::ivf_pq_limits& limits = scratch.limits;
   const auto largest = [&](std::int64_t by_code, bool refines) -> std::int64_t {
     const search_shape_of_batch batch{scratch.most_queries, std::min(limits.max_nprobe, core::kLongestLists), by_code};
-    auto written = written_shape(model.shape, lists, batch, refines);
-    if (!written) return 0;
+    auto many = many_shape(model.shape, lists, batch, refines);
+    if (!many) return 0;
     const auto bytes = [&](std::int64_t share) {
-      written->queries = share;
-      return bytes_of_shape(model, *written, multiprocessors);
+      many->queries = share;
+      return bytes_of_shape(model, *many, multiprocessors);
     };
     return bytes(share_that_fits(scratch.most_queries, [&](std::int64_t share) { return bytes(share) <= most; }));
   };
@@ -276,7 +307,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
 
   filter_batch& filter = memory.filter;
   if (batch.region_pages > 0) {
-    carve_written(carve, memory, shape, batch);
+    carve_many(carve, memory, shape, batch);
     return memory;
   }
   const std::int64_t sampled = sampled_lists(batch.by_code, batch.nprobe);
@@ -332,11 +363,10 @@ void take_memory(batch_memory& scratch, const core::ivf_pq_model& model, const c
       return bytes_of(model, scratch.limits, share, multiprocessors) <= most;
     });
     const bool is_cut = scratch.batch < scratch.most_queries;  // then smaller searches have use for all of it
-    const std::int64_t written =
-        written_bytes(scratch, model, lists, (kWrittenBytes + kExactBytes) / part, multiprocessors);
+    const std::int64_t many = many_bytes(scratch, model, lists, (kManyBytes + kExactBytes) / part, multiprocessors);
     try {
       scratch.memory = device_memory(
-          std::max({bytes_of(model, scratch.limits, scratch.batch, multiprocessors), is_cut ? most : 0, written}));
+          std::max({bytes_of(model, scratch.limits, scratch.batch, multiprocessors), is_cut ? most : 0, many}));
       return;
     } catch (const out_of_memory&) {
       if (scratch.batch == 1) throw;
@@ -358,12 +388,12 @@ search_shape_of_batch batch_of(const batch_memory& scratch, const core::ivf_pq_m
     shape.queries = share;
     return bytes_of_shape(model, shape, multiprocessors);
   };
-  if (auto written = written_shape(model.shape, lists, batch, request.refine_ratio > 0)) {
+  if (auto many = many_shape(model.shape, lists, batch, request.refine_ratio > 0)) {
     const auto fits = [&](std::int64_t share) {
-      return has_room(share) && bytes(*written, share) <= scratch.memory.bytes();
+      return has_room(share) && bytes(*many, share) <= scratch.memory.bytes();
     };
-    written->queries = share_that_fits(batch.queries, fits);
-    if (written->queries >= std::min(batch.queries, kLeastWrittenBatch) && fits(written->queries)) return *written;
+    many->queries = share_that_fits(batch.queries, fits);
+    if (many->queries >= std::min(batch.queries, kLeastManyBatch) && fits(many->queries)) return *many;
   }
   const std::int64_t most = std::min(scratch.memory.bytes(), kBatchBytes + kExactBytes);
   batch.queries = share_that_fits(batch.queries, [&](std::int64_t share) {

@@ -18,7 +18,8 @@ struct search_shape_of_batch {
   std::int64_t queries = 0;
   std::int64_t nprobe = 0;
   std::int64_t by_code = 0;
-  std::int64_t region_pages = 0;  ///< of a query whose distances are written; 0: hits are collected
+  std::int64_t region_pages = 0;  ///< of the lists of a query with many rows by code, at most; 0: hits are collected
+  std::int64_t all_pages = 0;     ///< of all lists, at most, if rows are marked; 0: distances are written
 };
 
 /// What a batch works in.
@@ -38,8 +39,8 @@ struct search_memory {
   std::int64_t exact_capacity = 0;
   std::int32_t exact_blocks = 0;
   filter_batch filter;
-  std::uint64_t* chosen = nullptr;  ///< where distances are written
-  std::uint32_t* chosen_counts = nullptr;
+  std::uint64_t* many = nullptr;  ///< of queries with many rows by code
+  std::uint32_t* many_counts = nullptr;
   std::uint32_t* border_counts = nullptr;
 };
 
