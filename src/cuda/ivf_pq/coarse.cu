@@ -30,7 +30,6 @@ constexpr std::int64_t kLeastChunkPages = 16;
 constexpr std::int64_t kChunksPerRow = 4;    // so that an item's hits fit the block's list
 constexpr std::int64_t kColumns = 8;         // queries of a product
 constexpr std::int64_t kColumnsOfItem = 16;  // that would take as long as an item's pages do
-constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
 constexpr std::int64_t kHeaderBytes = 64;
 
 /// In front of the pages.
@@ -307,7 +306,7 @@ std::int64_t coarse_search_bytes(std::int64_t dim, std::int64_t rows, std::int64
 
 void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::byte* pages,
                           const core::flat_corpus& rows, const core::flat_request& request, int multiprocessors,
-                          const filter_batch* next) {
+                          const filter_batch* next, exact_part* parts) {
   carver carve(memory_begin);
   coarse_memory memory = memory_of(carve, rows.dim, rows.count, request.query_count, request.k, multiprocessors);
   filter_batch& filter = memory.filter;
@@ -345,6 +344,7 @@ void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::by
   exact.query_count = request.query_count;
   exact.keys = memory.exact_keys;
   exact.capacity = memory.exact_capacity;
+  exact.parts = parts;
   exact.blocks = memory.exact_blocks;
   exact.which = memory.unanswered;
   exact.count = memory.unanswered_count;

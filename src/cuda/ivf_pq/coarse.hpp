@@ -11,6 +11,8 @@
 
 namespace shortlist::cuda {
 
+struct exact_part;
+
 /// fp32 rows of at most kCoarseMaxDim elements, and at most kCoarseMaxLists of them asked for.
 inline constexpr std::int64_t kCoarseMaxDim = 128;
 inline constexpr std::int64_t kCoarseMaxLists = 2048;  ///< that a query looks for
@@ -30,8 +32,10 @@ void set_coarse(filter_batch& filter, const std::byte* pages, const core::flat_c
 std::int64_t coarse_search_bytes(std::int64_t dim, std::int64_t rows, std::int64_t queries, std::int64_t k,
                                  int multiprocessors);
 /// As core::backend::flat_search. `memory` suffices for at least these queries and this k. What these queries are
-/// filtered for next is prepared too, if it is given.
+/// filtered for next is prepared too, if it is given. `parts` are those of exact searches, as many as they may have
+/// blocks, or null.
 void launch_coarse_search(cudaStream_t stream, void* memory, const std::byte* pages, const core::flat_corpus& rows,
-                          const core::flat_request& request, int multiprocessors, const filter_batch* next = nullptr);
+                          const core::flat_request& request, int multiprocessors, const filter_batch* next = nullptr,
+                          exact_part* parts = nullptr);
 
 }  // namespace shortlist::cuda

@@ -1,8 +1,9 @@
 // Every row of a query's lists decoded and scored: for what the filter cannot serve.
 //
-// A block a query. Keys that beat the k-th best so far collect in a list in global memory, which the L2 cache holds; if
-// another round might not fit, the list is cut to its k best. So any k is served, and nothing is lost, whatever the
-// data. Limit: decoding, some 10 instructions an element.
+// A block a query, or, of fewer queries, several, of which the last to finish has all their keys. Keys that beat the
+// k-th best so far collect in a list in global memory, which the L2 cache holds; if another round might not fit, the
+// list is cut to its k best. So any k is served, and nothing is lost, whatever the data. Limit: decoding, some 10
+// instructions an element.
 #include <algorithm>
 
 #include "cuda/device/chain.cuh"
@@ -17,11 +18,25 @@ constexpr int kThreads = 256;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr std::uint32_t kRoundRows = 32 * kWarps * kDecodedRows;  // between two looks at the list's length
 constexpr std::int64_t kLeastCapacity = 4096;
+constexpr std::int64_t kMostParts = 64;  // of a query
 static_assert(kLeastCapacity >= 2 * kRoundRows);
 
 struct exact_shared {
   select_scratch<kThreads> select;
   std::uint32_t length;
+  bool is_last;
+};
+
+/// A list of keys, and room for another.
+struct key_lists {
+  std::uint64_t* keys;
+  std::uint64_t* spare;
+
+  __device__ void swap() {
+    std::uint64_t* const other = spare;
+    spare = keys;
+    keys = other;
+  }
 };
 
 /// Cuts keys[0, length) to the `kept` best, into `spare`. @returns the least key of those.
@@ -52,6 +67,47 @@ __device__ void enter_plain(const answer_plan& answer, const float* staged, std:
     if (spare[i] > least) keys[atomicAdd(&shared.length, 1u)] = spare[i];
 }
 
+__device__ std::uint64_t* keys_of_block(const exact_search_plan& plan, std::uint32_t block) {
+  return plan.keys + static_cast<std::int64_t>(block) * 2 * plan.capacity;
+}
+
+/// Hands in what the block has of its part of a query, whose first part is that of `first_block`. @returns whether all
+/// parts are there; then they are the block's, cut to the `kept` best.
+__device__ bool join_parts(const exact_search_plan& plan, std::uint32_t first_block, std::uint32_t parts,
+                           std::uint32_t kept, key_lists& lists, exact_shared& shared) {
+  std::uint64_t* const of_block = keys_of_block(plan, blockIdx.x);
+  const std::uint32_t mine = shared.length;
+  for (std::uint32_t i = threadIdx.x; lists.keys != of_block && i < mine; i += kThreads) of_block[i] = lists.keys[i];
+  if (threadIdx.x == 0) plan.parts[blockIdx.x].keys = mine;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) shared.is_last = atomicAdd(&plan.parts[first_block].done, 1u) + 1 == parts;
+  __syncthreads();
+  if (!shared.is_last) return false;
+  __threadfence();
+  const auto visit = [&](auto f) {  // a part is visited by a warp
+    for (std::uint32_t part = threadIdx.x / kWarp; part < parts; part += kWarps) {
+      const std::uint64_t* keys = keys_of_block(plan, first_block + part);
+      const std::uint32_t n = __ldcg(&plan.parts[first_block + part].keys);
+#pragma unroll 8
+      for (std::uint32_t i = threadIdx.x % kWarp; i < n; i += kWarp) f(__ldcg(keys + i));
+    }
+  };
+  const std::uint64_t cut = block_cut_radix<kThreads>(visit, kept, shared.select);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.length = 0;
+    plan.parts[first_block].done = 0;
+  }
+  lists = {of_block + plan.capacity, of_block};
+  __syncthreads();
+  visit([&](std::uint64_t key) {
+    if (key >= cut) lists.keys[atomicAdd(&shared.length, 1u)] = key;
+  });
+  __syncthreads();
+  return true;
+}
+
 template <bool L2>
 __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_constant__ exact_search_plan plan) {
   join_chain();
@@ -62,10 +118,16 @@ __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_con
   const metric by = plan.answer.results.by;
   const std::uint32_t kept = plan.answer.by_code;
   const std::int64_t wanted = plan.which ? *plan.count : plan.query_count;
-  for (std::int64_t turn = blockIdx.x; turn < wanted; turn += gridDim.x) {
+  if (wanted == 0) return;
+  const std::int64_t parts_that_fit = plan.parts ? static_cast<std::int64_t>(gridDim.x) / wanted : 1;
+  const auto parts = static_cast<std::uint32_t>(max(min(parts_that_fit, kMostParts), std::int64_t{1}));
+  for (std::int64_t item = blockIdx.x; item < wanted * parts; item += gridDim.x) {
+    const std::int64_t turn = item / parts;
+    const auto part = static_cast<std::uint32_t>(item % parts);
     const std::int64_t query = plan.which ? plan.which[turn] : turn;
-    std::uint64_t* keys = plan.keys + static_cast<std::int64_t>(blockIdx.x) * 2 * plan.capacity;
-    std::uint64_t* spare = keys + plan.capacity;
+    key_lists lists_of_keys{keys_of_block(plan, blockIdx.x), keys_of_block(plan, blockIdx.x) + plan.capacity};
+    std::uint64_t*& keys = lists_of_keys.keys;
+    std::uint64_t*& spare = lists_of_keys.spare;
     std::uint64_t least = core::kNoRow;
     unsigned long long decoded = 0;
     __syncthreads();
@@ -80,17 +142,17 @@ __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_con
       const auto list = plain ? 0 : static_cast<std::uint32_t>(plan.probes[query * plan.nprobe + probe]);
       const std::uint32_t size = plain ? static_cast<std::uint32_t>(plan.plain_rows) : plan.sizes[list];
       const std::uint32_t* pages = plain ? nullptr : plan.table + plan.first[list];
-      decoded += size;
-      for (std::uint32_t round = 0; round < size; round += kRoundRows) {
+      const auto begin = static_cast<std::uint32_t>(static_cast<std::uint64_t>(size) * part / parts);
+      const auto end_of_part = static_cast<std::uint32_t>(static_cast<std::uint64_t>(size) * (part + 1) / parts);
+      decoded += end_of_part - begin;
+      for (std::uint32_t round = begin; round < end_of_part; round += kRoundRows) {
         const bool is_full = shared.length + kRoundRows > plan.capacity;
         __syncthreads();  // before anybody adds to the length
         if (is_full) {
           least = prune(keys, spare, kept, shared);
-          std::uint64_t* const cut = spare;
-          spare = keys;
-          keys = cut;
+          lists_of_keys.swap();
         }
-        const std::uint32_t end = min(size, round + kRoundRows);
+        const std::uint32_t end = min(end_of_part, round + kRoundRows);
         if (plain) {
           enter_plain(plan.answer, staged, round, end - round, least, keys, spare, shared);
           __syncthreads();
@@ -121,15 +183,12 @@ __global__ void __launch_bounds__(kThreads) exact_search_kernel(const __grid_con
     }
     if (shared.length > kept) {
       prune(keys, spare, kept, shared);
-      std::uint64_t* const cut = spare;
-      spare = keys;
-      keys = cut;
+      lists_of_keys.swap();
     }
+    if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded, decoded);
+    if (parts > 1 && !join_parts(plan, blockIdx.x - part, parts, kept, lists_of_keys, shared)) return;
     write_answer<kThreads>(plan.answer, query, keys, shared.length, spare, staged, shared.select);
-    if (threadIdx.x == 0 && plan.decoded) {
-      atomicAdd(plan.decoded, decoded);
-      atomicAdd(plan.decoded + 1, 1ull);
-    }
+    if (threadIdx.x == 0 && plan.decoded) atomicAdd(plan.decoded + 1, 1ull);
   }
 }
 

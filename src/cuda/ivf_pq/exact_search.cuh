@@ -11,6 +11,14 @@
 
 namespace shortlist::cuda {
 
+inline constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;  ///< that exact searches have, at most
+
+/// What a block says of its part of a query.
+struct exact_part {
+  std::uint32_t keys;  ///< how many it has
+  std::uint32_t done;  ///< parts of the query, for the block of its first
+};
+
 struct exact_search_plan {
   decoder codes;
   answer_plan answer;
@@ -26,6 +34,7 @@ struct exact_search_plan {
   const std::uint32_t* count = nullptr;  ///< how many of them, if `which` is given
   std::int64_t query_count = 0;          ///< otherwise, and at most
   std::uint64_t* keys = nullptr;         ///< [blocks, 2, capacity]
+  exact_part* parts = nullptr;           ///< [blocks] zero between searches; null: a query has one block
   std::int64_t capacity = 0;
   std::int32_t blocks = 0;
   unsigned long long* decoded = nullptr;  ///< counts rows that were decoded, and, behind it, queries

@@ -19,7 +19,7 @@ constexpr int kThreads = 128;
 constexpr int kVector = 8;  // distances that a thread loads at once
 constexpr std::uint32_t kPageVectors = core::kPageRows / kVector;
 constexpr std::uint32_t kBins = 1024;        // of ranks
-constexpr float kDeviations = 4.25f;         // of what chance may do to a sample
+constexpr float kDeviations = 4.5f;          // of what chance may do to a sample
 constexpr std::uint32_t kWeightOfRow = 16;   // so that weights are whole numbers
 constexpr std::uint32_t kNone = 0x7C007C00;  // two infinities
 

@@ -63,6 +63,7 @@ exact_search_plan exact_plan_of(const search_memory& memory, const decoder& code
   plan.query_count = request.query_count;
   plan.keys = memory.exact_keys;
   plan.capacity = memory.exact_capacity;
+  plan.parts = memory.exact_parts;
   plan.blocks = memory.exact_blocks;
   plan.decoded = memory.counters;
   return plan;
@@ -93,7 +94,8 @@ void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scr
   if (scores_centroids(model.shape, request.query_count, request.k))
     return launch_nearest_lists(stream, memory.nearest, model.probes, pages, request, inline_query, next);
   if (core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(model.shape.dim, request.k))
-    return launch_coarse_search(stream, memory.coarse, pages, model.probes, request, multiprocessors, next);
+    return launch_coarse_search(stream, memory.coarse, pages, model.probes, request, multiprocessors, next,
+                                memory.exact_parts);
   backend.flat_search(stream, *scratch.coarse, model.probes, request);
   if (next) launch_prepare_queries(stream, *next);
 }
@@ -249,8 +251,10 @@ std::unique_ptr<core::scratch> make_search_scratch(core::backend& backend, const
   const search_shape_of_batch batch{made->batches.batch, limits.max_nprobe,
                                     rows_by_code(limits.max_k, limits.max_refine_ratio)};
   carver carve(made->batches.memory.get());
-  clear_now(memory_of(carve, model.shape, false, batch, multiprocessors).few,
-            kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
+  const search_memory memory = memory_of(carve, model.shape, false, batch, multiprocessors);
+  clear_now(memory.few, kFewQueries * static_cast<std::int64_t>(sizeof(few_control)));
+  clear_now(memory.exact_parts,
+            kExactBlocksPerMultiprocessor * multiprocessors * static_cast<std::int64_t>(sizeof(exact_part)));
   made->queries = device_memory(made->batches.most_queries * model.shape.dim * 4);
   made->scores = device_memory(batch.queries * limits.max_k * 4);
   made->ids = device_memory(batch.queries * limits.max_k * 8);

@@ -16,9 +16,8 @@ namespace {
 constexpr std::int64_t kBatchBytes = std::int64_t{3} << 29;    // of what grows with the queries of a batch
 constexpr std::int64_t kManyBytes = std::int64_t{7} << 29;     // the same for many rows by code
 constexpr std::int64_t kExactBytes = std::int64_t{128} << 20;  // of lists of keys
-constexpr std::int64_t kExactBlocksPerMultiprocessor = 2;
-constexpr std::int64_t kSampledPerRow = 4;  // groups of rows, for each row that is wanted by code
-constexpr std::int64_t kLeastSampled = 2;   // lists of a query
+constexpr std::int64_t kSampledPerRow = 4;                     // groups of rows, for each row that is wanted by code
+constexpr std::int64_t kLeastSampled = 2;                      // lists of a query
 constexpr std::int64_t kSampledOfMany = 4;  // the same for queries with many lists, whose hits are many too
 constexpr std::int64_t kManyProbes = 16;
 constexpr std::int64_t kHitsForSample = 1024;    // of a query, which a sample is to leave room for
@@ -279,6 +278,7 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   const std::int64_t pairs = batch.queries * batch.nprobe;
   memory.counters = carve.take<unsigned long long>(2);
   memory.few = carve.take<few_control>(kFewQueries);
+  memory.exact_parts = carve.take<exact_part>(kExactBlocksPerMultiprocessor * multiprocessors);
   if (has_nearest_lists(shape.dim, shape.nlist, 1)) {
     const std::int64_t few = std::min(batch.queries, kFewQueries);
     const std::int64_t parts = few + few_search_parts(1, multiprocessors);  // of all queries, at most

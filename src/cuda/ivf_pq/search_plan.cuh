@@ -24,7 +24,8 @@ struct search_shape_of_batch {
 
 /// What a batch works in.
 struct search_memory {
-  few_control* few = nullptr;  ///< of each query; zero between searches
+  few_control* few = nullptr;         ///< of each query; zero between searches
+  exact_part* exact_parts = nullptr;  ///< [kExactBlocksPerMultiprocessor x multiprocessors] zero between searches
   std::uint64_t* few_keys = nullptr;
   std::byte* nearest = nullptr;
   std::byte* coarse = nullptr;
