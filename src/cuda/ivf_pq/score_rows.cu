@@ -9,6 +9,7 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kThreadsOfBorders = 64;  // of refined whole numbers some 20 rows a query are scored
 
 /// The slot of a row.
 struct number_of_slot {
@@ -26,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__
   __syncthreads();
   const int lane = threadIdx.x % kWarp;
   const code_scorer<Form, L2> scorer(plan.codes, plan.answer.results.by, staged, lane);
-  replace_keys(rows, threadIdx.x / kWarp * kScoredAtOnce, n, kThreads / kWarp * kScoredAtOnce, lane, number_of_slot{},
+  replace_keys(rows, threadIdx.x / kWarp * kScoredAtOnce, n, blockDim.x / kWarp * kScoredAtOnce, lane, number_of_slot{},
                scorer);
 }
 
@@ -48,7 +49,7 @@ void launch_score_rows(cudaStream_t stream, const many_plan& plan) {
   const row_form form = row_form_of(plan.codes);
   launch(plan.answer.results.by == metric::l2 ? kernel_of<true>(form) : kernel_of<false>(form),
          {.grid = dim3(static_cast<unsigned>(plan.batch.count)),
-          .threads = kThreads,
+          .threads = plan.border_counts && plan.codes.steps ? kThreadsOfBorders : kThreads,
           .shared_bytes = padded_dim(plan.codes.dim) * static_cast<std::int64_t>(sizeof(float)),
           .overlaps = true},
          stream, plan, "launching the scores of rows");
