@@ -26,6 +26,7 @@ constexpr std::uint32_t kRoom = 3 * kFewMaxRows;   // keys of a block
 constexpr std::uint32_t kRoundUnits = 8 * kWarps;  // between two looks at how many there are
 constexpr std::uint32_t kRoundRows = kRoundUnits * kUnitRows;
 constexpr std::uint32_t kRoundKeys = 2 * kFewMaxRows;  // the same, of those handed in
+constexpr std::uint32_t kHeldKeys = 12 * kThreads;     // of those, in registers
 constexpr std::int64_t kMaxProbes = kThreads;          // a thread each
 static_assert(kRoundRows < kRoom - kFewMaxRows && kRoundKeys <= kRoom - kFewMaxRows);
 
@@ -194,14 +195,30 @@ class few_block {
       shared_.is_last = atomicAdd(&plan_.control[query_].done, 1u) + 1 == static_cast<std::uint32_t>(plan_.parts);
   }
 
-  /// The block that is last has everybody's keys.
-  __device__ void answer() {
-    __threadfence();
-    least_ = max(__ldcg(&plan_.control[query_].cut), 1ull);
-    if (threadIdx.x == 0) shared_.length = 0;
+  /// All keys that reach the cut, if there is room for so many; then all loads are under way at once.
+  __device__ bool enter_at_once(const std::uint64_t* keys, std::uint32_t all) {
+    std::uint64_t mine[kHeldKeys / kThreads];
+    std::uint32_t count = 0;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kHeldKeys / kThreads; i++) {
+      const std::uint32_t at = i * kThreads + threadIdx.x;
+      mine[i] = at < all ? __ldcg(keys + at) : core::kNoRow;
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kHeldKeys / kThreads; i++) count += mine[i] >= least_;
+    int phase = 0;
+    if (block_sum<kThreads>(count, shared_.select, phase) > kRoom) return false;
+    if (count > 0) {
+      std::uint32_t place = atomicAdd(&shared_.length, count);
+#pragma unroll
+      for (std::uint32_t i = 0; i < kHeldKeys / kThreads; i++)
+        if (mine[i] >= least_) shared_.keys[place++] = mine[i];
+    }
     __syncthreads();
-    const auto all = static_cast<std::uint32_t>(plan_.parts) * kept_;
-    const std::uint64_t* keys = plan_.keys + query_ * plan_.parts * kept_;
+    return true;
+  }
+
+  __device__ void enter_by_rounds(const std::uint64_t* keys, std::uint32_t all) {
     for (std::uint32_t round = 0; round < all; round += kRoundKeys) {
       std::uint64_t mine[kRoundKeys / kThreads];
 #pragma unroll
@@ -216,6 +233,17 @@ class few_block {
       if (shared_.length > kRoom - kRoundKeys) keep_best();
       __syncthreads();
     }
+  }
+
+  /// The block that is last has everybody's keys.
+  __device__ void answer() {
+    __threadfence();
+    least_ = max(__ldcg(&plan_.control[query_].cut), 1ull);
+    if (threadIdx.x == 0) shared_.length = 0;
+    __syncthreads();
+    const auto all = static_cast<std::uint32_t>(plan_.parts) * kept_;
+    const std::uint64_t* keys = plan_.keys + query_ * plan_.parts * kept_;
+    if (all > kHeldKeys || !enter_at_once(keys, all)) enter_by_rounds(keys, all);
     keep_best();
     if (threadIdx.x == 0) plan_.control[query_] = {};
     answer_plan by_rows = plan_.answer;

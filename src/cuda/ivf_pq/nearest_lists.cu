@@ -40,7 +40,7 @@ constexpr int kEstimateThreads = 128;
 constexpr int kEstimateWarps = kEstimateThreads / kWarp;  // a page of centroids each
 constexpr int kEstimatedQueries = 32;                     // of a block
 constexpr int kColumns = 8;                               // queries of a product
-constexpr int kHeldEstimates = 16;                        // of a thread, in registers
+constexpr int kHeld = 16;                                 // keys or estimates of a thread, in registers
 constexpr std::int64_t kFewestEstimated = 12;             // queries
 
 struct nearest_args {
@@ -136,16 +136,32 @@ __device__ void answer_from_chosen(const nearest_args& args, pick_shared& shared
 /// Answers the block's query from the keys of all centroids.
 __device__ void answer_from_keys(const nearest_args& args, const std::uint64_t* keys, pick_shared& shared) {
   const auto wanted = static_cast<std::uint32_t>(args.wanted);
+  const auto beyond = [&](auto visit) {
+#pragma unroll 8
+    for (std::int32_t i = kHeld * kPickThreads + static_cast<std::int32_t>(threadIdx.x); i < args.row_count;
+         i += kPickThreads)
+      visit(keys[i]);
+  };
+  std::uint64_t held[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) {
+    const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
+    held[i] = at < args.row_count ? keys[at] : core::kNoRow;
+  }
   std::uint64_t best = core::kNoRow;
-#pragma unroll 16
-  for (std::int32_t i = threadIdx.x; i < args.row_count; i += kPickThreads) best = max(best, keys[i]);
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) best = max(best, held[i]);
+  beyond([&](std::uint64_t key) { best = max(best, key); });
   shared.best[threadIdx.x] = best;
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
   const std::uint64_t cut = block_cut<kPickThreads>(shared.best, kPickThreads, wanted, wanted / 8, shared.select);
-#pragma unroll 16
-  for (std::int32_t i = threadIdx.x; i < args.row_count; i += kPickThreads)
-    if (keys[i] >= cut) shared.chosen[atomicAdd(&shared.count, 1u)] = keys[i];
+  const auto enter = [&](std::uint64_t key) {
+    if (key >= cut) shared.chosen[atomicAdd(&shared.count, 1u)] = key;
+  };
+#pragma unroll
+  for (int i = 0; i < kHeld; i++) enter(held[i]);
+  beyond(enter);
   __syncthreads();
   answer_from_chosen(args, shared);
 }
@@ -245,18 +261,18 @@ class estimated_choice {
     const auto* estimates = reinterpret_cast<const float*>(keys_);
     const std::int32_t rows = nearest_.row_count;
     const float infinity = __uint_as_float(0x7F800000u);
-    float held[kHeldEstimates];
+    float held[kHeld];
 #pragma unroll
-    for (int i = 0; i < kHeldEstimates; i++) {
+    for (int i = 0; i < kHeld; i++) {
       const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
       held[i] = at < rows ? estimates[at] : infinity;
     }
     float least = infinity;
 #pragma unroll
-    for (int i = 0; i < kHeldEstimates; i++) least = fminf(least, held[i]);
+    for (int i = 0; i < kHeld; i++) least = fminf(least, held[i]);
     const auto beyond = [&](auto visit) {
 #pragma unroll 8
-      for (std::int32_t at = kHeldEstimates * kPickThreads + static_cast<std::int32_t>(threadIdx.x); at < rows;
+      for (std::int32_t at = kHeld * kPickThreads + static_cast<std::int32_t>(threadIdx.x); at < rows;
            at += kPickThreads)
         visit(at, estimates[at]);
     };
@@ -278,7 +294,7 @@ class estimated_choice {
       if (place < kPickRoom) shared_.chosen[place] = core::row_key(0, static_cast<std::uint32_t>(at));
     };
 #pragma unroll
-    for (int i = 0; i < kHeldEstimates; i++) {
+    for (int i = 0; i < kHeld; i++) {
       const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
       if (at < rows) enter(at, held[i]);
     }
