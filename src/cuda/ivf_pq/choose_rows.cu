@@ -5,8 +5,8 @@
 // picked, it is found by bisection over all distances. Halves keep their order, so that k' rows have distances of at
 // most the largest that rounds to the k'-th half; rows beyond that and the margin cannot be among the k' best. Rows
 // nearer than a half that no more than k' reach, by more than the margin, are told apart: they are among the k' best in
-// any case. Limit: half of the issue slots are used; distances are read once and a bit, at two
-// thirds of the bandwidth of memory. History: docs/kernels.md.
+// any case. Limit: half of the issue slots are used; distances are read once and a bit, at two thirds of the bandwidth
+// of memory. History: docs/kernels.md.
 #include <cuda_fp16.h>
 
 #include "cuda/device/block_select.cuh"

@@ -195,7 +195,8 @@ class few_block {
       shared_.is_last = atomicAdd(&plan_.control[query_].done, 1u) + 1 == static_cast<std::uint32_t>(plan_.parts);
   }
 
-  /// All keys that reach the cut, if there is room for so many; then all loads are under way at once.
+  /// Enters all keys that reach the cut; their loads are under way at once. @returns false, and enters none, if there
+  /// is no room for so many.
   __device__ bool enter_at_once(const std::uint64_t* keys, std::uint32_t all) {
     std::uint64_t mine[kHeldKeys / kThreads];
     std::uint32_t count = 0;
@@ -218,6 +219,7 @@ class few_block {
     return true;
   }
 
+  /// The same for any number, cut to the best on the way.
   __device__ void enter_by_rounds(const std::uint64_t* keys, std::uint32_t all) {
     for (std::uint32_t round = 0; round < all; round += kRoundKeys) {
       std::uint64_t mine[kRoundKeys / kThreads];

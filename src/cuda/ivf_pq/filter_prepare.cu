@@ -20,6 +20,7 @@ constexpr int kThreads = 128;
 constexpr int kPrepareThreads = 512;
 constexpr int kPrepared = kPrepareThreads / kWarp;  // queries of a block
 constexpr int kPlanThreads = 128;
+
 struct query_sums {
   double squares;           ///< of the query
   double weighted_squares;  ///< of what its products with codes are taken with

@@ -59,7 +59,7 @@ static_assert(kGroupsOfWarp == kPageTiles * kGroupsOfTile);
 enum class scan_kind : std::uint8_t {
   sample,     ///< the least of each group of rows is kept
   hits,       ///< those that reach their query's limit go to its list
-  distances,  ///< all are written out, of some pages
+  distances,  ///< all are written out, of all pages or of some
   marks,      ///< those that reach their query's limit are marked, a bit each
 };
 

@@ -1,11 +1,11 @@
 // Answers of many rows by code.
 //
 // Not refined: rows that reach a threshold, from a sample of all distances, are marked by a scan, scored to the bit and
-// sorted: sampled_thresholds.cu, score_rows.cu, sort_rows.cu. A row's distance by the matrix units is wrong by half of
-// the query's margin at most, so that all rows whose scores are no further than the threshold less that are marked. So
-// if as many as are wanted have such scores, all of the best are there.
-// Refined: a scan writes all distances out, and the best are chosen from those, most of which need no score by code:
-// choose_rows.cu, refine_rows.cu, sort_rows.cu.
+// sorted: sampled_thresholds.cu, score_marked.cu, sort_rows.cu. A row's distance by the matrix units is wrong by half
+// of the query's margin at most, so that all rows whose scores are no further than the threshold less that are marked.
+// So if as many as are wanted have such scores, all of the best are there. Refined: a scan writes all distances out,
+// and the best are chosen from those, most of which need no score by code: choose_rows.cu, score_rows.cu,
+// refine_rows.cu, sort_rows.cu.
 #pragma once
 
 #include "cuda/ivf_pq/answer.cuh"
