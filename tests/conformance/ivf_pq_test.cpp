@@ -326,6 +326,77 @@ TEST_P(IvfPqOnDevice, RowsMarkedOrDistancesWrittenOut) {
   }
 }
 
+/// A GPU scans rows of more elements than registers hold, and codes of other pieces than shared memory has a table of,
+/// in another way: pieces of one to many elements, codes of half a byte, rows that end within a piece.
+TEST_P(IvfPqOnDevice, RowsOfManyElementsAndPiecesOfAnySize) {
+  struct code_case {
+    code_kind code;
+    std::int64_t dim;
+    std::int64_t piece_dim;
+    int bits = 8;
+    encoded encodes = encoded::residual;
+  };
+  constexpr code_case kCodes[] = {
+      {code_kind::pq, 200, 2},
+      {code_kind::pq, 264, 8},
+      {code_kind::pq, 150, 4, 8, encoded::row},
+      {code_kind::pq, 129, 3, 5},
+      {code_kind::sq8, 260, 1},
+      {code_kind::sq4, 515, 1},
+      {code_kind::sq8, 1030, 1, 8, encoded::row},
+      {code_kind::pq, 96, 8},
+      {code_kind::pq, 130, 16, 7},
+      {code_kind::pq, 48, 2, 4},
+      {code_kind::pq, 90, 5, 4},
+      {code_kind::pq, 170, 24, 4},
+      {code_kind::pq, 140, 1},
+  };
+  const char* distributions[] = {"normal", "ties_90", "narrow_band", "normal", "mixed_magnitudes", "all_equal"};
+  constexpr metric kMetrics[] = {metric::l2, metric::inner_product, metric::cosine};
+  std::uint64_t seed = 0;
+  for (const code_case& code : kCodes) {
+    ivf_pq_case of{.options = {.dim = code.dim, .nlist = 5, .code = code.code, .encodes = code.encodes}, .rows = 1500};
+    if (code.code == code_kind::pq) {
+      of.options.pq_dim = (code.dim + code.piece_dim - 1) / code.piece_dim;
+      of.options.pq_bits = code.bits;
+    }
+    of.options.metric = kMetrics[seed % 3];
+    of.options.rotation = seed % 4 == 3 ? rotation::random : rotation::none;
+    of.options.rows = seed % 2 == 0 ? kept_rows::device : kept_rows::host;
+    of.distribution = distributions[seed % 6];
+    of.seed = ++seed;
+    dataset data = make_dataset(element_type::f32, of.distribution, of.rows, of.options.dim, 90, of.seed);
+    data.query_data[static_cast<std::size_t>(5 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
+    const ivf_pq_index index = index_of(where_, of, data);
+    const ivf_pq_oracle oracle = oracle_of(index);
+    const matrix_view<const float> some(data.query(4), 3, data.dim, data.query_stride);
+    for (const ivf_pq_search_options& options :
+         {ivf_pq_search_options{.k = 10, .nprobe = 2}, ivf_pq_search_options{.k = 10, .nprobe = 3, .refine_ratio = 4},
+          ivf_pq_search_options{.k = 70, .nprobe = 5}, ivf_pq_search_options{.k = 400, .nprobe = 4},
+          ivf_pq_search_options{.k = 300, .nprobe = 5, .refine_ratio = 2}}) {
+      const std::string what = describe(of, where_) + " k=" + std::to_string(options.k) +
+                               " refine_ratio=" + std::to_string(options.refine_ratio);
+      const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
+      const ivf_pq_result found = index.search(data.query_view(), options);
+      ivf_pq_result same = expected;
+      std::copy_n(found.scores.begin() + 4 * options.k, same.scores.size(), same.scores.begin());
+      std::copy_n(found.ids.begin() + 4 * options.k, same.ids.size(), same.ids.begin());
+      ASSERT_EQ(first_difference(same, expected), "") << what;
+      for_every_way(where_, [&](const std::string& way) {
+        ASSERT_EQ(first_difference(index.search(data.query_view(), options), found), "") << what << " way=" << way;
+      });
+      const bool is_decoded = code.code == code_kind::pq && code.piece_dim == 1;
+      if (where_.kind() == device_kind::cpu || of.distribution != "normal" || is_decoded) continue;
+      const test::environment_value forced("SHORTLIST_FORCE_IVF_PQ", "filter");
+      ivf_pq_stats stats;
+      ivf_pq_search_options counted = options;
+      counted.stats = &stats;
+      index.search(data.query_view(), counted);
+      EXPECT_EQ(stats.unfiltered_queries, 1) << what;
+    }
+  }
+}
+
 TEST_P(IvfPqOnDevice, MoreEqualCentroidsThanAChoiceHolds) {
   const ivf_pq_case of{.options = {.dim = 4, .nlist = 4200, .pq_dim = 2, .pq_bits = 4, .rows = kept_rows::device},
                        .rows = 4200,

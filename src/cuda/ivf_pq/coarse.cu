@@ -212,7 +212,6 @@ struct coarse_memory {
 coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std::int64_t queries, std::int64_t k,
                         int multiprocessors) {
   const coarse_cut cut = cut_of(rows, k);
-  const core::ivf_pq_shape shape = shape_of_rows(dim, metric::l2);
   coarse_memory memory{};
   filter_batch& filter = memory.filter;
   filter.capacity = static_cast<std::uint32_t>(hits_capacity(k));
@@ -226,7 +225,7 @@ coarse_memory memory_of(carver& carve, std::int64_t dim, std::int64_t rows, std:
   filter.hits = carve.take<std::uint64_t>(queries * filter.capacity);
   for (scan_pass* pass : {&filter.sample, &filter.all}) {
     const bool sample = pass == &filter.sample;
-    const std::int32_t most = queries_of_item(shape, sample);
+    const std::int32_t most = queries_of_halves(coarse_halves(dim), sample);
     const std::int64_t items = sample ? cut.samples : cut.chunks;
     pass->queries_of_item = queries_of_groups(queries, items, most, filter_scan_teams(multiprocessors));
     // Whatever fewer queries are grouped by.

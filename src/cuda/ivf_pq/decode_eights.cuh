@@ -12,6 +12,7 @@ enum class row_form : std::uint8_t { numbers8, numbers4, pairs, any, none };
 
 inline row_form row_form_of(const decoder& codes) {
   if (codes.pages == nullptr) return row_form::none;
+  if (codes.dim > core::kPartialSums) return row_form::any;
   if (codes.steps) return codes.code_bits == 8 ? row_form::numbers8 : row_form::numbers4;
   return codes.piece_dim == 2 && codes.code_bits == 8 ? row_form::pairs : row_form::any;
 }

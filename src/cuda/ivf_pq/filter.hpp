@@ -123,8 +123,12 @@ struct filter_batch {
 
 /// Whether matrix units serve this shape.
 bool has_filter(const core::ivf_pq_shape& shape);
+/// And can mark rows and write distances.
+bool writes_distances(const core::ivf_pq_shape& shape);
 /// Pairs of an item, at most, so that its queries fit shared memory.
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample);
+/// The same where pages hold so many halves of a row: see coarse.hpp.
+std::int32_t queries_of_halves(std::int64_t halves, bool sample);
 /// The same of a full pass over so many pairs: fewer, of which there is room for three items, where lists have few.
 std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs);
 /// Teams of threads that scan at once, an item each.

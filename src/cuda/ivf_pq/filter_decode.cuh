@@ -110,6 +110,30 @@ __device__ __forceinline__ std::uint32_t multiply_add_halves(std::uint32_t a, st
   return result;
 }
 
+/// Two of the four codes of a word of eight bits, those of byte 2 j and the next, less 128.
+__device__ __forceinline__ std::uint32_t halves_of_bytes(std::uint32_t word, int j) {
+  const std::uint32_t both = __byte_perm(word, 0x64646464u, j == 0 ? 0x4140 : 0x4342);  // 1024 + code as halves
+  return subtract_halves(both, 0x64806480u);
+}
+
+/// Two of the eight codes of a word of four bits, 2 j and the next (page_layout::place_of), less 8.
+class nibble_reader {
+ public:
+  __device__ __forceinline__ nibble_reader() { asm volatile("" : "+r"(low_), "+r"(high_), "+r"(thousand_)); }
+
+  __device__ __forceinline__ std::uint32_t halves(std::uint32_t word, int j) const {
+    if (j % 2 == 0)  // 1024 + code, less 1032
+      return subtract_halves(and_or(word >> (4 * j), low_, thousand_), 0x64086408u);
+    // (1024 + 16 code) / 16 - 72: the word is not moved
+    return multiply_add_halves(and_or(word >> (4 * (j - 1)), high_, thousand_), 0x2C002C00u, 0xD480D480u);
+  }
+
+ private:
+  std::uint32_t low_ = 0x000F000Fu;
+  std::uint32_t high_ = 0x00F000F0u;
+  std::uint32_t thousand_ = 0x64006400u;  // 1024 as halves
+};
+
 /// How often a table of codewords of so many halves is in shared memory, so that the lanes of a look-up read different
 /// banks: a row of it, of 16 codewords of one code, fills them all.
 template <int Halves>
@@ -202,10 +226,8 @@ __device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, con
 template <code_form Form, int Steps>
 __device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, page_rows<Steps>& rows) {
   using layout = form_layout<Form, Steps>;
-  std::uint32_t low_nibbles = 0x000F000Fu;
-  std::uint32_t high_nibbles = 0x00F000F0u;
-  std::uint32_t thousand = 0x64006400u;  // 1024 as halves
-  if constexpr (Form == code_form::numbers4) asm volatile("" : "+r"(low_nibbles), "+r"(high_nibbles), "+r"(thousand));
+  using reader = std::conditional_t<Form == code_form::numbers4, nibble_reader, int>;
+  [[maybe_unused]] const reader nibbles{};
 #pragma unroll
   for (int tile = 0; tile < kPageTiles; tile++) {
 #pragma unroll
@@ -214,15 +236,10 @@ __device__ __forceinline__ void decode(const lane_codes<Form, Steps>& codes, pag
 #pragma unroll
       for (int j = 0; j < 2 * Steps; j++) {  // registers of two halves
         std::uint32_t& to = rows[tile][j / 2][j % 2 * 2 + upper];
-        if constexpr (Form == code_form::numbers8) {  // 1024 + code as halves, less 1152
-          const std::uint32_t both = __byte_perm(words[j / 2], 0x64646464u, j % 2 == 0 ? 0x4140 : 0x4342);
-          to = subtract_halves(both, 0x64806480u);
-        } else if (j % 2 == 0) {  // 1024 + code, less 1032
-          to = subtract_halves(and_or(words[j / 4] >> (4 * (j % 4)), low_nibbles, thousand), 0x64086408u);
-        } else {  // (1024 + 16 code) / 16 - 72: the word is not moved
-          const std::uint32_t both = and_or(words[j / 4] >> (4 * (j % 4 - 1)), high_nibbles, thousand);
-          to = multiply_add_halves(both, 0x2C002C00u, 0xD480D480u);
-        }
+        if constexpr (Form == code_form::numbers8)
+          to = halves_of_bytes(words[j / 2], j % 2);
+        else
+          to = nibbles.halves(words[j / 4], j % 4);
       }
     }
   }

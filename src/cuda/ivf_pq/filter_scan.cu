@@ -21,9 +21,9 @@
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/ivf_pq/code_table.hpp"
-#include "cuda/ivf_pq/decode.cuh"
-#include "cuda/ivf_pq/filter.hpp"
 #include "cuda/ivf_pq/filter_decode.cuh"
+#include "cuda/ivf_pq/filter_hits.cuh"
+#include "cuda/ivf_pq/wide_scan.hpp"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -68,12 +68,6 @@ constexpr int queries_of(int steps, bool sample) {
   return steps >= kWideSteps ? kQueriesOfWide : kQueries;
 }
 
-struct alignas(16) warp_hit {
-  float distance;
-  slot row;
-  std::uint32_t query;
-};
-
 /// How much of what shared memory has room for.
 template <code_form Form, int Steps, scan_kind Kind>
 struct scan_room {
@@ -95,7 +89,7 @@ struct scan_room {
   static constexpr int kRestBytes = 240;
   static constexpr int kOtherBytes =
       kOfItem * static_cast<int>(sizeof(scan_pair)) +
-      kWarps * (4 * kNumberSets * kWarp + 4 * kLeast + static_cast<int>(sizeof(warp_hit)) * kHits) + kRestBytes;
+      kWarps * (4 * kNumberSets * kWarp + 4 * kLeast + static_cast<int>(sizeof(scan_hit)) * kHits) + kRestBytes;
   static constexpr int kQueryBytes = Steps * 32 + 12;
   static constexpr int kTeamBytes = (kBlockBytes - 4 * kCopies * kTableWords) / kTeamsOfBlock;
   static constexpr int kFit = (kTeamBytes - kOtherBytes) / kQueryBytes / kColumns * kColumns;
@@ -115,7 +109,7 @@ struct scan_team {
   scan_pair pairs[room::kOfItem];         // of an item that is staged next
   std::uint32_t numbers[room::kWarps][room::kNumberSets][kWarp];  // of each warp's pages, for items in turn
   float2 least[room::kWarps][room::kLeast / 2];  // of two queries: [tiles][pairs of the item's][groups of a tile]
-  warp_hit hits[room::kWarps][room::kHits];
+  scan_hit hits[room::kWarps][room::kHits];
   std::uint32_t hit_counts[room::kWarps];
   float unit;  // of products
   scan_item items[kItemRoom];
@@ -129,14 +123,6 @@ struct scan_shared {
   alignas(16) std::uint32_t table[room::kCopies * room::kTableWords];  // [codes of all groups, copies, 16 codewords]
   scan_team<Form, Steps, Kind> teams[room::kTeamsOfBlock];
 };
-
-__device__ __forceinline__ std::uint32_t take_place(const filter_batch& batch, const warp_hit& hit) {
-  return atomicAdd(batch.hit_counts + hit.query, 1u);
-}
-__device__ __forceinline__ void put_hit(const filter_batch& batch, std::uint32_t place, const warp_hit& hit) {
-  const std::uint64_t key = (static_cast<std::uint64_t>(distance_key(hit.distance)) << 32) | hit.row;
-  if (place < batch.capacity) batch.hits[static_cast<std::int64_t>(hit.query) * batch.capacity + place] = key;
-}
 
 /// A team at work. Its warps go from item to item without meeting. An item's queries lie in one of two or three
 /// stages; when all warps are done with an item, its stage takes the queries of the next but one or two. Pairs, numbers
@@ -476,13 +462,13 @@ class team_scan {
       for (int i = 0; i < 4; i++) {
         const bool is_first = i % 2 == 0;
         if (reached[i])
-          enter(warp_hit{__fmaf_rn(sums[i], unit, is_first ? base.x : base.y), row + i / 2 * 8,
+          enter(scan_hit{__fmaf_rn(sums[i], unit, is_first ? base.x : base.y), row + i / 2 * 8,
                          is_first ? query.x : query.y});
       }
     };
-    warp_hit* to = shared_.hits[warp_] + place;
-    if (place + count <= room::kHits) return each([&](const warp_hit& hit) { *to++ = hit; });
-    each([&](const warp_hit& hit) {
+    scan_hit* to = shared_.hits[warp_] + place;
+    if (place + count <= room::kHits) return each([&](const scan_hit& hit) { *to++ = hit; });
+    each([&](const scan_hit& hit) {
       if (to >= shared_.hits[warp_] + room::kHits) return put_hit(batch_, take_place(batch_, hit), hit);
       *to++ = hit;
     });
@@ -604,6 +590,19 @@ code_form form_of(const filter_batch& batch) {
 
 int steps_of(const core::ivf_pq_shape& shape) { return static_cast<int>(page_layout(shape).padded_halves() / 16); }
 
+/// Whether registers hold a page's decoded rows, and shared memory the table.
+bool fits_registers(const core::ivf_pq_shape& shape) {
+  const page_layout layout(shape);
+  const int steps = steps_of(shape);
+  if (steps > 8 || steps % 2 != 0) return false;
+  if (shape.uniform) return true;
+  return layout.code_bits == 8 && (layout.halves == 2 || (layout.halves == 4 && steps % 4 == 0)) &&
+         layout.padded_halves() * kTableCodes * 2 <= kMaxSharedTable;
+}
+
+/// Pages of halves, of lists' centroids, always fit: coarse.hpp.
+bool is_wide(const filter_batch& batch) { return form_of(batch) != code_form::halves && !fits_registers(batch.shape); }
+
 template <scan_kind Kind>
 void launch_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   const auto launch_steps = [&]<int Steps>() {
@@ -630,31 +629,32 @@ void launch_scan(cudaStream_t stream, const filter_batch& batch, int multiproces
 
 }  // namespace
 
-bool has_filter(const core::ivf_pq_shape& shape) {
-  const page_layout layout(shape);
-  const int steps = steps_of(shape);
-  if (steps > 8 || steps % 2 != 0) return false;
-  if (shape.uniform) return true;
-  return layout.code_bits == 8 && (layout.halves == 2 || (layout.halves == 4 && steps % 4 == 0)) &&
-         layout.padded_halves() * kTableCodes * 2 <= kMaxSharedTable;
-}
+bool has_filter(const core::ivf_pq_shape& shape) { return fits_registers(shape) || has_wide_scan(shape); }
+
+bool writes_distances(const core::ivf_pq_shape& shape) { return fits_registers(shape); }
 
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample) {
-  return queries_of(steps_of(shape), sample);
+  return fits_registers(shape) ? queries_of(steps_of(shape), sample) : queries_of_wide_item(shape, sample);
+}
+
+std::int32_t queries_of_halves(std::int64_t halves, bool sample) {
+  return queries_of(static_cast<int>(halves / 16), sample);
 }
 
 std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs) {
-  if (pairs > kFewPairsOfList * shape.nlist) return queries_of_item(shape, false);
+  if (!fits_registers(shape) || pairs > kFewPairsOfList * shape.nlist) return queries_of_item(shape, false);
   return steps_of(shape) >= kWideSteps ? kFewQueriesOfWide : kFewQueries;
 }
 
 int filter_scan_teams(int multiprocessors) { return multiprocessors * (kThreadsOfMultiprocessor / kThreads); }
 
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
+  if (is_wide(batch)) return launch_wide_scan(stream, batch, true, multiprocessors);
   launch_scan<scan_kind::sample>(stream, batch, multiprocessors);
 }
 
 void launch_filter_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
+  if (is_wide(batch)) return launch_wide_scan(stream, batch, false, multiprocessors);
   launch_scan<scan_kind::hits>(stream, batch, multiprocessors);
 }
 

@@ -83,7 +83,7 @@ std::optional<search_shape_of_batch> many_shape(const core::ivf_pq_shape& shape,
   if (!refines) many.all_pages = lists.rows / core::kPageRows + shape.nlist;
   const std::int64_t least = refines ? kLeastManyRefined : shape.uniform ? kLeastManyOfNumbers : kLeastMany;
   const bool serves = batch.by_code >= least && batch.by_code <= (refines ? kFilterMaxRows : kFilterMaxResults) &&
-                      batch.nprobe <= core::kLongestLists && has_filter(shape) && !core::forced_hits() &&
+                      batch.nprobe <= core::kLongestLists && writes_distances(shape) && !core::forced_hits() &&
                       core::forced_ivf_pq_way() != core::ivf_pq_way::decode && many.region_pages <= kMostRegionPages;
   if (!serves) return std::nullopt;
   return many;

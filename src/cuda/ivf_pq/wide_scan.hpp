@@ -1,0 +1,14 @@
+// The scan of lists whose rows registers do not hold: see wide_scan.cu.
+#pragma once
+
+#include "cuda/ivf_pq/filter.hpp"
+
+namespace shortlist::cuda {
+
+bool has_wide_scan(const core::ivf_pq_shape& shape);
+/// Pairs of an item, at most.
+std::int32_t queries_of_wide_item(const core::ivf_pq_shape& shape, bool sample);
+/// Least distances of groups of rows, into `minima`; or rows that reach the threshold, into `hits`.
+void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool samples, int multiprocessors);
+
+}  // namespace shortlist::cuda
