@@ -567,6 +567,8 @@ TEST(IvfPqOnBothDevices, ManyListsForManyQueries) {
       {32, 700, metric::l2, "mixed_magnitudes", 9000, 6000},
       {24, 513, metric::cosine, "zero_vectors", 5000},
       {64, 511, metric::inner_product, "sparse", 5000},
+      {200, 520, metric::l2, "normal", 3000, 300},
+      {330, 300, metric::cosine, "ties_90", 2000, 70},
   };
   std::uint64_t seed = 100;
   for (const list_case& lists : kCases) {

@@ -311,7 +311,7 @@ void launch_coarse_search(cudaStream_t stream, void* memory_begin, const std::by
   filter_batch& filter = memory.filter;
   set_coarse(filter, pages, rows, request);
   launch_prepare_queries(stream, filter, next);
-  if (has_coarse_scan(rows.count, filter.wanted))
+  if (has_coarse_scan(rows.dim, rows.count, filter.wanted))
     launch_coarse_scan(stream, filter, rows.count, multiprocessors);
   else
     scan_as_list(stream, filter, cut_of(rows.count, request.k), multiprocessors);

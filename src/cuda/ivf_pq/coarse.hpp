@@ -14,7 +14,7 @@ namespace shortlist::cuda {
 struct exact_part;
 
 /// fp32 rows of at most kCoarseMaxDim elements, and at most kCoarseMaxLists of them asked for.
-inline constexpr std::int64_t kCoarseMaxDim = 128;
+inline constexpr std::int64_t kCoarseMaxDim = 4096;
 inline constexpr std::int64_t kCoarseMaxLists = 2048;  ///< that a query looks for
 bool has_coarse(std::int64_t dim, std::int64_t k);
 

@@ -39,6 +39,7 @@ constexpr int kEights = kColumnsOfGroup / 8;
 constexpr int kEightsBetween = kEights / 2;  // one look at a queue and the next
 constexpr int kColumnBits = 8;
 static_assert(kColumns <= 1 << kColumnBits);
+constexpr std::int64_t kMostDim = 128;
 constexpr std::int64_t kMostCentroids = std::int64_t{1} << (32 - kColumnBits);
 constexpr int kSums = kColumnsOfGroup / 2;  // of a lane
 constexpr int kRowsOfWarp = 16;
@@ -461,7 +462,8 @@ void launch_steps(cudaStream_t stream, coarse_scan_plan plan, int multiprocessor
 
 }  // namespace
 
-bool has_coarse_scan(std::int64_t rows, std::int64_t k) {
+bool has_coarse_scan(std::int64_t dim, std::int64_t rows, std::int64_t k) {
+  if (dim > kMostDim) return false;
   int device = 0;
   int major = 0;
   check(cudaGetDevice(&device), "asking for the GPU");

@@ -37,6 +37,7 @@ constexpr int kReservedBytes = 1024;
 constexpr std::int64_t kMaxSharedTable = 64 * 1024;
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kWideSteps = 8;
+constexpr int kMostSteps = 8;
 // Queries of an item; of those with many steps fewer, whose rows and table leave less room. For few of them there are
 // three stages, otherwise as many as fit, two at least.
 constexpr int kSampleQueries = 32;
@@ -594,14 +595,15 @@ int steps_of(const core::ivf_pq_shape& shape) { return static_cast<int>(page_lay
 bool fits_registers(const core::ivf_pq_shape& shape) {
   const page_layout layout(shape);
   const int steps = steps_of(shape);
-  if (steps > 8 || steps % 2 != 0) return false;
+  if (steps > kMostSteps || steps % 2 != 0) return false;
   if (shape.uniform) return true;
   return layout.code_bits == 8 && (layout.halves == 2 || (layout.halves == 4 && steps % 4 == 0)) &&
          layout.padded_halves() * kTableCodes * 2 <= kMaxSharedTable;
 }
 
-/// Pages of halves, of lists' centroids, always fit: coarse.hpp.
-bool is_wide(const filter_batch& batch) { return form_of(batch) != code_form::halves && !fits_registers(batch.shape); }
+bool is_wide(const filter_batch& batch) {
+  return form_of(batch) == code_form::halves ? steps_of(batch.shape) > kMostSteps : !fits_registers(batch.shape);
+}
 
 template <scan_kind Kind>
 void launch_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
@@ -634,11 +636,13 @@ bool has_filter(const core::ivf_pq_shape& shape) { return fits_registers(shape) 
 bool writes_distances(const core::ivf_pq_shape& shape) { return fits_registers(shape); }
 
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample) {
-  return fits_registers(shape) ? queries_of(steps_of(shape), sample) : queries_of_wide_item(shape, sample);
+  return fits_registers(shape) ? queries_of(steps_of(shape), sample)
+                               : queries_of_wide_item(page_layout(shape).padded_halves(), sample);
 }
 
 std::int32_t queries_of_halves(std::int64_t halves, bool sample) {
-  return queries_of(static_cast<int>(halves / 16), sample);
+  const auto steps = static_cast<int>(halves / 16);
+  return steps <= kMostSteps ? queries_of(steps, sample) : queries_of_wide_item(halves, sample);
 }
 
 std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs) {

@@ -93,7 +93,8 @@ void find_lists(cudaStream_t stream, core::backend& backend, search_scratch& scr
   const std::byte* pages = model.prepared + prepared_table_end(model.shape);  // if rows are short enough for either
   if (scores_centroids(model.shape, request.query_count, request.k))
     return launch_nearest_lists(stream, memory.nearest, model.probes, pages, request, inline_query, next);
-  if (core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(model.shape.dim, request.k))
+  const bool is_last_of_many = request.query_count > scratch.batches.batch && has_coarse(model.shape.dim, request.k);
+  if (is_last_of_many || filters_centroids(model.shape, request.query_count, request.k))
     return launch_coarse_search(stream, memory.coarse, pages, model.probes, request, multiprocessors, next,
                                 memory.exact_parts);
   backend.flat_search(stream, *scratch.coarse, model.probes, request);

@@ -30,8 +30,9 @@ constexpr std::int64_t kMostGuessedLists = 32;   // sampled, if their groups are
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
 constexpr std::int64_t kScoredQueries = 1024;
 constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 23;  // by queries
-constexpr std::int64_t kFewRows = 400'000;                        // by queries: more are filtered
-constexpr std::int64_t kFewPairs = 4096;  // of query and list: so few are cut finer, to be spread over the GPU
+constexpr std::int64_t kLeastOfWide = 64;   // queries of many elements: fewer are compared with all centroids
+constexpr std::int64_t kFewRows = 400'000;  // by queries: more are filtered
+constexpr std::int64_t kFewPairs = 4096;    // of query and list: so few are cut finer, to be spread over the GPU
 constexpr std::int64_t kLeastChunkPages = 64;
 constexpr std::int64_t kMostChunkPages = 512;
 constexpr std::int64_t kItemsPerMultiprocessor = 64;  // at least, as far as there are so many
@@ -260,6 +261,11 @@ bool scores_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std
          queries * shape.nlist <= kScoredCentroids && has_nearest_lists(shape.dim, shape.nlist, nprobe);
 }
 
+bool filters_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe) {
+  const std::int64_t least = shape.dim <= core::kPartialSums ? 1 : kLeastOfWide;
+  return core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(shape.dim, nprobe) && queries >= least;
+}
+
 bool is_filtered(const core::ivf_pq_shape& shape, std::int64_t by_code, std::int64_t nprobe) {
   return core::forced_ivf_pq_way() != core::ivf_pq_way::decode && can_filter(shape, by_code, nprobe);
 }
@@ -377,12 +383,11 @@ void take_memory(batch_memory& scratch, const core::ivf_pq_model& model, const c
 search_shape_of_batch batch_of(const batch_memory& scratch, const core::ivf_pq_model& model,
                                const core::ivf_pq_lists& lists, const core::ivf_pq_request& request,
                                std::int64_t results, int multiprocessors) {
-  const bool is_flat =  // which has memory for scratch.batch
-      core::forced_ivf_pq_way() == core::ivf_pq_way::decode || !has_coarse(model.shape.dim, request.nprobe);
   search_shape_of_batch batch{std::min(scratch.most_queries, request.query_count), request.nprobe,
                               rows_by_code(request.k, request.refine_ratio)};
   const auto has_room = [&](std::int64_t share) {
-    return share <= scratch.batch || (!is_flat && share * request.k <= results);
+    return share <= scratch.batch ||  // or flat searches, which have memory for that, are not needed
+           (filters_centroids(model.shape, share, request.nprobe) && share * request.k <= results);
   };
   const auto bytes = [&](search_shape_of_batch shape, std::int64_t share) {
     shape.queries = share;

@@ -57,6 +57,8 @@ struct batch_memory {
 std::int64_t rows_by_code(std::int64_t k, std::int64_t refine_ratio);
 /// Whether the queries' lists are found by the scores or estimates of all centroids.
 bool scores_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe);
+/// Whether they are found by products of halves, otherwise; else by a flat search.
+bool filters_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe);
 /// Whether every row of the queries' lists is decoded by all of the GPU. The estimate of the rows to look at takes each
 /// query to probe the longest list.
 bool goes_by_few(const core::ivf_pq_shape& shape, const search_shape_of_batch& batch, const core::ivf_pq_lists& lists);

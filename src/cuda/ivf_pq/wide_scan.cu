@@ -38,8 +38,8 @@ constexpr int kGroupsOfTile = kWarp / static_cast<int>(kLanesOfRow);
 constexpr int kRowsOfLane = 2 * static_cast<int>(kPageTiles);  // rows g, g + 8, g + 16 and g + 24
 static_assert(kGroupsOfList == kSamplingWarps * kPageTiles * kGroupsOfTile);
 
-/// What a code stands for: a number, or halves of a table, two, four, or some eights.
-enum class wide_form : std::uint8_t { numbers8, numbers4, pairs, quads, eights };
+/// What a code stands for: a number, or halves of a table, two, four, or some eights. Or pages hold the halves.
+enum class wide_form : std::uint8_t { numbers8, numbers4, pairs, quads, eights, halves };
 
 constexpr int threads_of(bool samples) { return samples ? kThreadsOfSample : kThreads; }
 constexpr int blocks_of(bool samples) { return samples ? kBlocksOfSample : kBlocks; }
@@ -277,12 +277,52 @@ class wide_scan {
 #pragma unroll
       for (int p = 0; p < kMost; p++) sums[p][row / 2][row % 2 * 2] = sums[p][row / 2][row % 2 * 2 + 1] = term;
     }
-    const page_codes codes(args_, from, lane_);
     const uint4* columns = item_.columns + lane_;
     const auto multiply_chunk = [&](const chunk_rows& rows) {
       multiply_columns(rows, columns, products, sums);
       columns += kWarp;
     };
+    if constexpr (Form == wide_form::halves)
+      return for_each_chunk_of_halves(reinterpret_cast<const uint4*>(from), multiply_chunk);
+    else
+      return for_each_chunk_of_codes(page_codes(args_, from, lane_), multiply_chunk);
+  }
+
+  /// Chunks of a page of halves: [tiles][steps][32 lanes] of 16 bytes.
+  template <class Use>
+  __device__ __forceinline__ void for_each_chunk_of_halves(const uint4* page, Use use) const {
+    page += lane_;
+    const std::int32_t of_tile = 2 * args_.chunks * kWarp;
+    uint4 next[kPageTiles][2];
+    const auto load = [&](std::int32_t chunk) {
+#pragma unroll
+      for (int tile = 0; tile < kPageTiles; tile++)
+#pragma unroll
+        for (int step = 0; step < 2; step++)
+          next[tile][step] = __ldg(page + tile * of_tile + (2 * chunk + step) * kWarp);
+    };
+    load(0);
+#pragma unroll 1
+    for (std::int32_t chunk = 0; chunk < args_.chunks; chunk++) {
+      chunk_rows rows;
+#pragma unroll
+      for (int tile = 0; tile < kPageTiles; tile++) {
+#pragma unroll
+        for (int step = 0; step < 2; step++) {
+          rows[tile][step][0] = next[tile][step].x;
+          rows[tile][step][1] = next[tile][step].y;
+          rows[tile][step][2] = next[tile][step].z;
+          rows[tile][step][3] = next[tile][step].w;
+        }
+      }
+      if (chunk + 1 < args_.chunks) load(chunk + 1);
+      use(rows);
+    }
+  }
+
+  /// Chunks of a page of codes.
+  template <class Use>
+  __device__ __forceinline__ void for_each_chunk_of_codes(const page_codes& codes, Use use) const {
     constexpr int kWords = Form == wide_form::numbers8 ? 2 : 1;  // at once
     std::uint32_t words[kWords][kRowsOfLane];
     std::uint32_t next[kWords][kRowsOfLane];
@@ -299,10 +339,10 @@ class wide_scan {
       chunk_rows rows;
       if constexpr (Form == wide_form::numbers8) {
         decode_bytes(words[0], words[1], rows);
-        multiply_chunk(rows);
+        use(rows);
       } else if constexpr (Form == wide_form::numbers4) {
         decode_nibbles(words[0], rows);
-        multiply_chunk(rows);
+        use(rows);
       } else {
         const wide_table<Form> table(args_, lane_);
         const std::int32_t codes_of_word = 32 / args_.code_bits;
@@ -313,7 +353,7 @@ class wide_scan {
 #pragma unroll 1
           for (std::int32_t half = 0; half < halves; half += kChunkHalves) {
             table.decode(words[0], code, i * codes_of_word + code, half, rows);
-            multiply_chunk(rows);
+            use(rows);
           }
         }
       }
@@ -394,7 +434,9 @@ __global__ void __launch_bounds__(threads_of(Samples), blocks_of(Samples))
   wide_scan<Form, Samples>(args, dynamic_shared()).run();
 }
 
-wide_form form_of(const core::ivf_pq_shape& shape) {
+wide_form form_of(const filter_batch& batch) {
+  const core::ivf_pq_shape& shape = batch.shape;
+  if (batch.table == nullptr && !shape.uniform) return wide_form::halves;
   if (shape.uniform) return shape.bits == 4 ? wide_form::numbers4 : wide_form::numbers8;
   const std::int64_t halves = page_layout(shape).halves;
   return halves == 2 ? wide_form::pairs : halves == 4 ? wide_form::quads : wide_form::eights;
@@ -410,12 +452,13 @@ void launch_form(cudaStream_t stream, const wide_args& args, int multiprocessors
             .overlaps = true},
            stream, args, "launching the scan of lists");
   };
-  switch (form_of(args.batch.shape)) {
+  switch (form_of(args.batch)) {
     case wide_form::numbers8: return launch_as.template operator()<wide_form::numbers8>();
     case wide_form::numbers4: return launch_as.template operator()<wide_form::numbers4>();
     case wide_form::pairs: return launch_as.template operator()<wide_form::pairs>();
     case wide_form::quads: return launch_as.template operator()<wide_form::quads>();
     case wide_form::eights: return launch_as.template operator()<wide_form::eights>();
+    case wide_form::halves: return launch_as.template operator()<wide_form::halves>();
   }
 }
 
@@ -426,20 +469,23 @@ bool has_wide_scan(const core::ivf_pq_shape& shape) {
   return (shape.uniform || layout.halves > 1) && layout.padded_halves() <= kMaxHalves;
 }
 
-std::int32_t queries_of_wide_item(const core::ivf_pq_shape& shape, bool sample) {
+std::int32_t queries_of_wide_item(std::int64_t halves, bool sample) {
   const std::int64_t room = kSharedBytes / blocks_of(sample) - kReservedBytes - kHeadBytes;
-  const std::int64_t fit = room / bytes_of_query(page_layout(shape).padded_halves()) / kColumns * kColumns;
+  const std::int64_t fit = room / bytes_of_query(halves) / kColumns * kColumns;
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, kColumns, most_queries(sample)));
 }
 
 void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool samples, int multiprocessors) {
   const page_layout layout(batch.shape);
+  const std::int64_t tile_bytes = form_of(batch) == wide_form::halves
+                                      ? kTileRows * layout.padded_halves() * static_cast<std::int64_t>(sizeof(__half))
+                                      : layout.tile_bytes();
   const wide_args args{.batch = batch,
                        .chunks = static_cast<std::int32_t>(layout.padded_halves() / kChunk),
-                       .queries = queries_of_wide_item(batch.shape, samples),
+                       .queries = queries_of_wide_item(layout.padded_halves(), samples),
                        .row_words = static_cast<std::int32_t>(layout.lane_words / 2),
                        .plane_shift = layout.plane_words == 4 ? 2 : 1,
-                       .tile_words = static_cast<std::int32_t>(layout.tile_bytes() / 4),
+                       .tile_words = static_cast<std::int32_t>(tile_bytes / 4),
                        .code_bits = static_cast<std::int32_t>(layout.code_bits),
                        .halves = static_cast<std::int32_t>(layout.halves)};
   if (samples)
