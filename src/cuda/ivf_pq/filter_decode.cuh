@@ -134,6 +134,29 @@ class nibble_reader {
   std::uint32_t thousand_ = 0x64006400u;  // 1024 as halves
 };
 
+/// From an address in shared memory.
+__device__ __forceinline__ void load_codeword(std::uint32_t at, std::uint32_t& codeword) {
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(codeword) : "r"(at));
+}
+__device__ __forceinline__ void load_codeword(std::uint32_t at, uint2& codeword) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(codeword.x), "=r"(codeword.y) : "r"(at));
+}
+__device__ __forceinline__ void load_codeword(std::uint32_t at, uint4& codeword) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(codeword.x), "=r"(codeword.y), "=r"(codeword.z), "=r"(codeword.w)
+               : "r"(at));
+}
+
+__device__ __forceinline__ void exchange_if(bool is_other, std::uint32_t& a, std::uint32_t& b) {
+  const std::uint32_t first = is_other ? b : a;
+  b = is_other ? a : b;
+  a = first;
+}
+__device__ __forceinline__ void exchange_if(bool is_other, uint2& a, uint2& b) {
+  exchange_if(is_other, a.x, b.x);
+  exchange_if(is_other, a.y, b.y);
+}
+
 /// How often a table of codewords of so many halves is in shared memory, so that the lanes of a look-up read different
 /// banks: a row of it, of 16 codewords of one code, fills them all.
 template <int Halves>
@@ -165,31 +188,15 @@ class codeword_reader {
       const std::uint32_t bank =
           table_ + (kCopies > 1 ? copy_ * kOfCopy : 0) + ((turn_ ^ i) * kLanesOfRow + lane_) * sizeof(Codeword);
       const std::uint32_t at = __dp4a(turned, kOfCode << (8 * i), bank);  // the i-th byte times kOfCode
-      load(at + group * (kOfCode * kTableCodes), found[i]);
+      load_codeword(at + group * (kOfCode * kTableCodes), found[i]);
     }
-    exchange((turn_ & 1) != 0, found[0], found[1]);
-    exchange((turn_ & 1) != 0, found[2], found[3]);
-    exchange((turn_ & 2) != 0, found[0], found[2]);
-    exchange((turn_ & 2) != 0, found[1], found[3]);
+    exchange_if((turn_ & 1) != 0, found[0], found[1]);
+    exchange_if((turn_ & 1) != 0, found[2], found[3]);
+    exchange_if((turn_ & 2) != 0, found[0], found[2]);
+    exchange_if((turn_ & 2) != 0, found[1], found[3]);
   }
 
  private:
-  static __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t& codeword) {
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(codeword) : "r"(at));
-  }
-  static __device__ __forceinline__ void load(std::uint32_t at, uint2& codeword) {
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(codeword.x), "=r"(codeword.y) : "r"(at));
-  }
-  static __device__ __forceinline__ void exchange(bool is_other, std::uint32_t& a, std::uint32_t& b) {
-    const std::uint32_t first = is_other ? b : a;
-    b = is_other ? a : b;
-    a = first;
-  }
-  static __device__ __forceinline__ void exchange(bool is_other, uint2& a, uint2& b) {
-    exchange(is_other, a.x, b.x);
-    exchange(is_other, a.y, b.y);
-  }
-
   std::uint32_t table_;
   std::uint32_t lane_;
   std::uint32_t turn_;

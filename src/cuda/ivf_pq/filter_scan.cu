@@ -34,10 +34,8 @@ constexpr int kThreads = 256;                  // of a team
 constexpr int kThreadsOfSample = kSamplingWarps * kWarp;
 constexpr int kSharedBytes = 228 * 1024;  // of a multiprocessor, of which the driver takes some of each block
 constexpr int kReservedBytes = 1024;
-constexpr std::int64_t kMaxSharedTable = 64 * 1024;
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kWideSteps = 8;
-constexpr int kMostSteps = 8;
 // Queries of an item; of those with many steps fewer, whose rows and table leave less room. For few of them there are
 // three stages, otherwise as many as fit, two at least.
 constexpr int kSampleQueries = 32;
@@ -591,18 +589,9 @@ code_form form_of(const filter_batch& batch) {
 
 int steps_of(const core::ivf_pq_shape& shape) { return static_cast<int>(page_layout(shape).padded_halves() / 16); }
 
-/// Whether registers hold a page's decoded rows, and shared memory the table.
-bool fits_registers(const core::ivf_pq_shape& shape) {
-  const page_layout layout(shape);
-  const int steps = steps_of(shape);
-  if (steps > kMostSteps || steps % 2 != 0) return false;
-  if (shape.uniform) return true;
-  return layout.code_bits == 8 && (layout.halves == 2 || (layout.halves == 4 && steps % 4 == 0)) &&
-         layout.padded_halves() * kTableCodes * 2 <= kMaxSharedTable;
-}
-
 bool is_wide(const filter_batch& batch) {
-  return form_of(batch) == code_form::halves ? steps_of(batch.shape) > kMostSteps : !fits_registers(batch.shape);
+  if (form_of(batch) != code_form::halves) return !fits_registers(batch.shape);
+  return page_layout(batch.shape).padded_halves() > kRegisterHalves;
 }
 
 template <scan_kind Kind>
@@ -636,13 +625,12 @@ bool has_filter(const core::ivf_pq_shape& shape) { return fits_registers(shape) 
 bool writes_distances(const core::ivf_pq_shape& shape) { return fits_registers(shape); }
 
 std::int32_t queries_of_item(const core::ivf_pq_shape& shape, bool sample) {
-  return fits_registers(shape) ? queries_of(steps_of(shape), sample)
-                               : queries_of_wide_item(page_layout(shape).padded_halves(), sample);
+  return fits_registers(shape) ? queries_of(steps_of(shape), sample) : queries_of_wide_item(shape, sample);
 }
 
 std::int32_t queries_of_halves(std::int64_t halves, bool sample) {
-  const auto steps = static_cast<int>(halves / 16);
-  return steps <= kMostSteps ? queries_of(steps, sample) : queries_of_wide_item(halves, sample);
+  return halves <= kRegisterHalves ? queries_of(static_cast<int>(halves / 16), sample)
+                                   : queries_of_wide_halves(halves, sample);
 }
 
 std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs) {

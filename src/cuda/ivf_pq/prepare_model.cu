@@ -74,11 +74,22 @@ __global__ void __launch_bounds__(kThreads) header_kernel(core::ivf_pq_model mod
 __global__ void __launch_bounds__(kThreads)
     table_kernel(core::ivf_pq_shape shape, page_layout layout, const float* codebook, int exponent, __half* table) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at >= layout.padded_pieces() * kTableCodes * layout.halves) return;
-  const std::int64_t i = at % layout.halves;
-  const code_table_place place(layout, at / layout.halves);
-  const bool is_real = i < shape.piece_dim && place.code < shape.codewords() && place.piece < shape.pieces;
-  const std::int64_t from = (place.piece * shape.codewords() + place.code) * shape.piece_dim + i;
+  if (at >= layout.padded_halves() * table_codes(shape)) return;
+  std::int64_t i = at % layout.halves;
+  std::int64_t piece = 0;
+  std::int64_t code = 0;
+  if (fits_registers(shape)) {
+    const code_table_place place(layout, at / layout.halves);
+    piece = place.piece;
+    code = place.code;
+  } else {
+    const chunk_table_place place(layout, table_codes(shape), at);
+    piece = place.piece;
+    code = place.code;
+    i = place.half;
+  }
+  const bool is_real = i < shape.piece_dim && code < shape.codewords() && piece < shape.pieces;
+  const std::int64_t from = (piece * shape.codewords() + code) * shape.piece_dim + i;
   table[at] = __float2half_rn(is_real ? scalbnf(codebook[from], -exponent) : 0.0f);
 }
 
@@ -87,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
 std::int64_t prepared_table_end(const core::ivf_pq_shape& shape) {
   if (shape.uniform) return kPreparedTableAt;
   return kPreparedTableAt +
-         page_layout(shape).padded_halves() * kTableCodes * static_cast<std::int64_t>(sizeof(__half));
+         page_layout(shape).padded_halves() * table_codes(shape) * static_cast<std::int64_t>(sizeof(__half));
 }
 
 std::int64_t prepared_model_bytes(const core::ivf_pq_shape& shape) {
@@ -98,7 +109,7 @@ void launch_prepare_model(cudaStream_t stream, const core::ivf_pq_model& model, 
   header_kernel<<<1, kThreads, 0, stream>>>(model, reinterpret_cast<prepared_header*>(prepared));
   if (!model.shape.uniform) {
     const page_layout layout(model.shape);
-    const std::int64_t halves = layout.padded_halves() * kTableCodes;
+    const std::int64_t halves = layout.padded_halves() * table_codes(model.shape);
     table_kernel<<<static_cast<unsigned>((halves + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
         model.shape, layout, model.codebook, model.exponent, reinterpret_cast<__half*>(prepared + kPreparedTableAt));
   }

@@ -2,11 +2,12 @@
 // pieces. filter_scan.cu has the same for rows that registers hold, and is faster.
 //
 // An item is a list, or a part of a long one, with as many queries as shared memory holds. A warp takes a page of 32
-// rows: it keeps the sums of those with all of the item's queries, and goes through the rows' elements 32 at a time,
-// which become halves in registers: numbers by arithmetic, codewords by look-ups in global memory, which the caches
-// hold. Sums begin at the rows' terms, so that one comparison with the query's limit is left of a distance.
-// Limit: products of halves; of codewords, look-ups.
-// History: docs/kernels.md.
+// rows: it keeps the sums of those with all of the item's queries, and goes through the rows' halves 32 at a time, by
+// chunks, which it makes of codes in registers: numbers by arithmetic, codewords by look-ups in a chunk's table. Those
+// tables go through shared memory one after another, in a ring, for all warps of the block, which need each but once a
+// page and so are as many as can be. Sums begin at the rows' terms, so that one comparison with the query's limit is
+// left of a distance.
+// Limit: products of halves. History: docs/kernels.md.
 #include <algorithm>
 
 #include "cuda/device/bulk_copy.cuh"
@@ -21,33 +22,41 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocks = 2;  // of a multiprocessor
+constexpr int kThreads = 256;         // in two blocks of a multiprocessor
+constexpr int kThreadsOfTable = 512;  // in one, whose warps share a table
 constexpr int kThreadsOfSample = kSamplingWarps * kWarp;
-constexpr int kBlocksOfSample = 4;
+constexpr int kStages = 4;   // of the ring
+constexpr int kAhead = 2;    // stages that are filled before they are needed
 constexpr int kColumns = 8;  // queries of a product
 constexpr int kQueries = 64;
 constexpr int kSampleQueries = 32;
 constexpr std::int64_t kSharedBytes = 228 * 1024;  // of a multiprocessor
 constexpr std::int64_t kReservedBytes = 1024;      // of a block
-constexpr std::int64_t kHeadBytes = 64;
+constexpr std::int64_t kHeadBytes = 128;
 constexpr std::int64_t kMaxHalves = 4096;
-constexpr int kChunkHalves = 8;  // of a row, of a lane, that are multiplied at once: two steps of the matrix units
-constexpr int kChunk = kChunkHalves * static_cast<int>(kLanesOfRow);
+constexpr std::uint32_t kCodeBytes = kChunk * sizeof(__half);  // of a chunk's table, for each code
 constexpr int kGroupsOfTile = kWarp / static_cast<int>(kLanesOfRow);
 constexpr int kRowsOfLane = 2 * static_cast<int>(kPageTiles);  // rows g, g + 8, g + 16 and g + 24
 static_assert(kGroupsOfList == kSamplingWarps * kPageTiles * kGroupsOfTile);
 
 /// What a code stands for: a number, or halves of a table, two, four, or some eights. Or pages hold the halves.
 enum class wide_form : std::uint8_t { numbers8, numbers4, pairs, quads, eights, halves };
+constexpr bool looks_up(wide_form form) {
+  return form == wide_form::pairs || form == wide_form::quads || form == wide_form::eights;
+}
 
-constexpr int threads_of(bool samples) { return samples ? kThreadsOfSample : kThreads; }
-constexpr int blocks_of(bool samples) { return samples ? kBlocksOfSample : kBlocks; }
+constexpr int threads_of(bool looks_up, bool samples) {
+  return samples ? kThreadsOfSample : looks_up ? kThreadsOfTable : kThreads;
+}
+constexpr int blocks_of(bool looks_up, bool samples) { return looks_up ? (samples ? 2 : 1) : samples ? 4 : 2; }
 constexpr int most_queries(bool samples) { return samples ? kSampleQueries : kQueries; }
 
 struct wide_head {
-  std::uint32_t number;
+  std::uint32_t number;             // of the item
+  std::uint64_t is_full[kStages];   // barriers: a chunk's table is there
+  std::uint64_t is_empty[kStages];  // no warp needs it any more
 };
+static_assert(sizeof(wide_head) <= kHeadBytes);
 
 /// What shared memory has of an item, behind the head.
 struct wide_item {
@@ -68,7 +77,8 @@ struct wide_args {
   std::int32_t plane_shift;  ///< of the words that lie together
   std::int32_t tile_words;
   std::int32_t code_bits;
-  std::int32_t halves;  ///< of a piece
+  std::int32_t eights;        ///< of a piece, if it has some
+  std::uint32_t stage_bytes;  ///< of a chunk's table
 };
 
 /// A lane's part of the codes of a page.
@@ -103,54 +113,65 @@ __device__ __forceinline__ void set_word(chunk_rows& rows, int row, int at, std:
   rows[row / 2][at / 2][at % 2 * 2 + row % 2] = word;
 }
 
-/// Codewords, by look-ups.
+/// Codewords, by look-ups in a chunk's table. The eight lanes that look at the same pieces, of eight rows, would often
+/// meet in a bank: so lanes take a chunk's pieces in an order of their own, as codeword_reader's do.
 template <wide_form Form>
-class wide_table {
+class chunk_reader {
  public:
-  __device__ wide_table(const wide_args& args, int lane)
-      : args_(args), of_lane_(args.batch.table + lane % kLanesOfRow * args.halves) {}
+  static constexpr int kCodes = Form == wide_form::pairs ? 4 : Form == wide_form::quads ? 2 : 1;  // of a chunk
+  using codeword = std::conditional_t<Form == wide_form::pairs, std::uint32_t,
+                                      std::conditional_t<Form == wide_form::quads, uint2, uint4>>;
 
-  __device__ __forceinline__ const __half* codeword(std::int32_t piece, std::uint32_t code) const {
-    const std::uint32_t group = static_cast<std::uint32_t>(piece) / kGroupPieces;
-    const std::uint32_t at =
-        (group * kTableCodes + code) * kGroupPieces + static_cast<std::uint32_t>(piece) % kGroupPieces;
-    return of_lane_ + at * static_cast<std::uint32_t>(kLanesOfRow * args_.halves);
-  }
-  /// The i-th code of a word.
-  __device__ __forceinline__ std::uint32_t code_of(std::uint32_t word, std::int32_t i) const {
-    return args_.code_bits == 8 ? (word >> (8 * i)) & 0xFFu : (word >> (i % 2 * 16 + i / 2 * 4)) & 0xFu;
-  }
+  __device__ chunk_reader(std::int32_t code_bits, int lane)
+      : has_bytes_(code_bits == 8),
+        lane_(static_cast<std::uint32_t>(lane) % kLanesOfRow),
+        turn_(static_cast<std::uint32_t>(lane) / kLanesOfRow % kCodes) {}
 
-  /// The chunk that begins at the i-th code of the words, which is of this piece, at its `half`.
-  __device__ __forceinline__ void decode(const std::uint32_t (&words)[kRowsOfLane], std::int32_t i, std::int32_t piece,
-                                         std::int32_t half, chunk_rows& rows) const {
+  /// Codes [i, i + kCodes) of each word, from the table at this address.
+  __device__ __forceinline__ void decode(const std::uint32_t (&words)[kRowsOfLane], std::int32_t i, std::uint32_t table,
+                                         chunk_rows& rows) const {
 #pragma unroll
     for (int row = 0; row < kRowsOfLane; row++) {
+      const std::uint32_t codes = __byte_perm(bytes_of(words[row], i), 0, 0x3210u ^ (turn_ * 0x1111u));
+      codeword found[kCodes];
+#pragma unroll
+      for (int c = 0; c < kCodes; c++) {
+        const std::uint32_t bank = table + ((turn_ ^ c) * kLanesOfRow + lane_) * sizeof(codeword);
+        load_codeword(__dp4a(codes, kCodeBytes << (8 * c), bank), found[c]);  // the c-th byte times kCodeBytes
+      }
       if constexpr (Form == wide_form::pairs) {
+        exchange_if((turn_ & 1) != 0, found[0], found[1]);
+        exchange_if((turn_ & 1) != 0, found[2], found[3]);
+        exchange_if((turn_ & 2) != 0, found[0], found[2]);
+        exchange_if((turn_ & 2) != 0, found[1], found[3]);
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-          set_word(rows, row, j,
-                   __ldg(reinterpret_cast<const std::uint32_t*>(codeword(piece + j, code_of(words[row], i + j)))));
+        for (int j = 0; j < 4; j++) set_word(rows, row, j, found[j]);
       } else if constexpr (Form == wide_form::quads) {
+        exchange_if(turn_ != 0, found[0], found[1]);
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-          const uint2 found = __ldg(reinterpret_cast<const uint2*>(codeword(piece + j, code_of(words[row], i + j))));
-          set_word(rows, row, 2 * j, found.x);
-          set_word(rows, row, 2 * j + 1, found.y);
-        }
+        for (int j = 0; j < 4; j++) set_word(rows, row, j, j % 2 == 0 ? found[j / 2].x : found[j / 2].y);
       } else {
-        const uint4 found = __ldg(reinterpret_cast<const uint4*>(codeword(piece, code_of(words[row], i)) + half));
-        set_word(rows, row, 0, found.x);
-        set_word(rows, row, 1, found.y);
-        set_word(rows, row, 2, found.z);
-        set_word(rows, row, 3, found.w);
+        set_word(rows, row, 0, found[0].x);
+        set_word(rows, row, 1, found[0].y);
+        set_word(rows, row, 2, found[0].z);
+        set_word(rows, row, 3, found[0].w);
       }
     }
   }
 
  private:
-  const wide_args& args_;
-  const __half* of_lane_;
+  /// Codes from the i-th on, a byte each.
+  __device__ __forceinline__ std::uint32_t bytes_of(std::uint32_t word, std::int32_t i) const {
+    if (has_bytes_) return word >> (8 * i);
+    word >>= i % 2 * 16 + i / 2 * 4;  // i is even, unless one code is a chunk
+    const std::uint32_t even = word & 0x000F000Fu;
+    const std::uint32_t odd = (word >> 4) & 0x000F000Fu;
+    return __byte_perm(even, odd, 0x6420u);
+  }
+
+  bool has_bytes_;
+  std::uint32_t lane_;
+  std::uint32_t turn_;
 };
 
 /// Two words of codes of eight bits, less 128.
@@ -178,7 +199,8 @@ template <wide_form Form, bool Samples>
 class wide_scan {
  public:
   static constexpr int kMost = most_queries(Samples) / kColumns;  // products of a page at once
-  static constexpr int kWarps = threads_of(Samples) / kWarp;
+  static constexpr bool kLooksUp = looks_up(Form);
+  static constexpr int kWarps = threads_of(kLooksUp, Samples) / kWarp;
 
   __device__ wide_scan(const wide_args& args, unsigned char* shared)
       : args_(args),
@@ -191,20 +213,23 @@ class wide_scan {
     item_.limits = reinterpret_cast<float*>(item_.columns + args.queries * args.chunks * kLanesOfRow);
     item_.bases = item_.limits + args.queries;
     item_.queries = reinterpret_cast<std::uint32_t*>(item_.bases + args.queries);
+    if constexpr (kLooksUp) ring_ = shared_address(item_.queries + args.queries);
   }
 
   __device__ void run() {
     const std::uint32_t items = min(*pass_.item_count, pass_.item_room);
+    if constexpr (kLooksUp) begin_ring();
     for (;;) {
       __syncthreads();  // all are done with the item before
       if (threadIdx.x == 0) head_.number = atomicAdd(pass_.next_item, 1u);
       __syncthreads();
-      if (head_.number >= items) return;
+      if (head_.number >= items) break;
       const scan_item item = pass_.items[head_.number];
       stage(item);
       __syncthreads();
       scan(item);
     }
+    if constexpr (kLooksUp) end_ring();
   }
 
  private:
@@ -235,7 +260,7 @@ class wide_scan {
   }
 
   /// The warps' pages of an item.
-  __device__ void scan(const scan_item& item) const {
+  __device__ void scan(const scan_item& item) {
     const int products = static_cast<int>(item.pairs + kColumns - 1) / kColumns;
     float least[Samples ? kMost : 1][kPageTiles][2];
     if constexpr (Samples) {
@@ -245,7 +270,12 @@ class wide_scan {
         for (int tile = 0; tile < kPageTiles; tile++)
           least[p][tile][0] = least[p][tile][1] = __uint_as_float(0x7F800000u);
     }
-    for (std::uint32_t at = warp_; at < item.pages; at += kWarps) {
+    for (std::uint32_t round = 0; round < item.pages; round += kWarps) {
+      const std::uint32_t at = round + warp_;
+      if (at >= item.pages) {
+        if constexpr (kLooksUp) pass_table();
+        break;
+      }
       const std::uint32_t page = batch_.lists.table[item.table_at + at];
       float sums[kMost][kPageTiles][4];
       multiply(page, products, sums);
@@ -267,8 +297,7 @@ class wide_scan {
   }
 
   /// sums = terms + a page x the item's queries.
-  __device__ __forceinline__ void multiply(std::uint32_t page, int products,
-                                           float (&sums)[kMost][kPageTiles][4]) const {
+  __device__ __forceinline__ void multiply(std::uint32_t page, int products, float (&sums)[kMost][kPageTiles][4]) {
     const std::byte* from = batch_.lists.pages + page * batch_.page_bytes;
     const auto* terms = reinterpret_cast<const float*>(from + kPageTiles * args_.tile_words * 4);
 #pragma unroll
@@ -322,7 +351,7 @@ class wide_scan {
 
   /// Chunks of a page of codes.
   template <class Use>
-  __device__ __forceinline__ void for_each_chunk_of_codes(const page_codes& codes, Use use) const {
+  __device__ __forceinline__ void for_each_chunk_of_codes(const page_codes& codes, Use use) {
     constexpr int kWords = Form == wide_form::numbers8 ? 2 : 1;  // at once
     std::uint32_t words[kWords][kRowsOfLane];
     std::uint32_t next[kWords][kRowsOfLane];
@@ -344,19 +373,75 @@ class wide_scan {
         decode_nibbles(words[0], rows);
         use(rows);
       } else {
-        const wide_table<Form> table(args_, lane_);
+        using reader = chunk_reader<Form>;
+        const reader table(args_.code_bits, lane_);
         const std::int32_t codes_of_word = 32 / args_.code_bits;
-        const std::int32_t codes_of_chunk = Form == wide_form::pairs ? 4 : Form == wide_form::quads ? 2 : 1;
-        const std::int32_t halves = Form == wide_form::eights ? args_.halves : kChunkHalves;
 #pragma unroll 1
-        for (std::int32_t code = 0; code < codes_of_word; code += codes_of_chunk) {
+        for (std::int32_t code = 0; code < codes_of_word; code += reader::kCodes) {
 #pragma unroll 1
-          for (std::int32_t half = 0; half < halves; half += kChunkHalves) {
-            table.decode(words[0], code, i * codes_of_word + code, half, rows);
+          for (std::int32_t eight = 0; eight < args_.eights; eight++) {
+            table.decode(words[0], code, await_table(), rows);
+            leave_table();
             use(rows);
           }
         }
       }
+    }
+  }
+
+  // The ring of chunks' tables, which all warps go through in step, page after page: turn n has chunk n modulo the
+  // chunks of a row. A warp fills it in its turn.
+
+  __device__ void begin_ring() {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < kStages; stage++) {
+        barrier_init(&head_.is_full[stage], 1);
+        barrier_init(&head_.is_empty[stage], kWarps);
+      }
+      barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (std::uint32_t turn = 0; turn < kAhead; turn++) fill(turn);
+  }
+  /// What is on its way has to come before the block may end.
+  __device__ void end_ring() {
+    for (std::uint32_t turn = turn_; turn < turn_ + kAhead; turn++) await_full(turn);
+  }
+  __device__ __forceinline__ void fill(std::uint32_t turn) const {
+    const std::uint32_t stage = turn % kStages;
+    async_fence();  // what was read before is, before it is written anew
+    barrier_expect(&head_.is_full[stage], args_.stage_bytes);
+    bulk_copy_to(ring_ + stage * args_.stage_bytes,
+                 reinterpret_cast<const std::byte*>(batch_.table) +
+                     static_cast<std::int64_t>(turn % static_cast<std::uint32_t>(args_.chunks)) * args_.stage_bytes,
+                 args_.stage_bytes, shared_address(&head_.is_full[stage]));
+  }
+  __device__ __forceinline__ void await_full(std::uint32_t turn) const {
+    barrier_wait(&head_.is_full[turn % kStages], turn / kStages % 2);
+  }
+
+  /// Where the table of the next chunk lies, when it is there.
+  __device__ __forceinline__ std::uint32_t await_table() {
+    const std::uint32_t next = turn_ + kAhead;
+    if (turn_ % kWarps == warp_ && lane_ == 0) {
+      if (next >= kStages) barrier_wait(&head_.is_empty[next % kStages], (next / kStages - 1) % 2);
+      fill(next);
+    }
+    await_full(turn_);
+    return ring_ + turn_ % kStages * args_.stage_bytes;
+  }
+  /// The warp has looked up what it needs.
+  __device__ __forceinline__ void leave_table() {
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive_at(shared_address(&head_.is_empty[turn_ % kStages]));
+    turn_++;
+  }
+  /// The warp has no page that the others need the table for.
+  __device__ __forceinline__ void pass_table() {
+    for (std::int32_t chunk = 0; chunk < args_.chunks; chunk++) {
+      await_table();
+      leave_table();
     }
   }
 
@@ -425,10 +510,12 @@ class wide_scan {
   wide_item item_;
   int lane_;
   std::uint32_t warp_;
+  std::uint32_t ring_ = 0;
+  std::uint32_t turn_ = 0;
 };
 
 template <wide_form Form, bool Samples>
-__global__ void __launch_bounds__(threads_of(Samples), blocks_of(Samples))
+__global__ void __launch_bounds__(threads_of(looks_up(Form), Samples), blocks_of(looks_up(Form), Samples))
     wide_scan_kernel(const __grid_constant__ wide_args args) {
   join_chain();
   wide_scan<Form, Samples>(args, dynamic_shared()).run();
@@ -446,9 +533,10 @@ template <bool Samples>
 void launch_form(cudaStream_t stream, const wide_args& args, int multiprocessors) {
   const auto launch_as = [&]<wide_form Form>() {
     launch(wide_scan_kernel<Form, Samples>,
-           {.grid = dim3(static_cast<unsigned>(multiprocessors * blocks_of(Samples))),
-            .threads = threads_of(Samples),
-            .shared_bytes = kHeadBytes + args.queries * bytes_of_query(args.chunks * kChunk),
+           {.grid = dim3(static_cast<unsigned>(multiprocessors * blocks_of(looks_up(Form), Samples))),
+            .threads = threads_of(looks_up(Form), Samples),
+            .shared_bytes = kHeadBytes + args.queries * bytes_of_query(args.chunks * kChunk) +
+                            (looks_up(Form) ? kStages * args.stage_bytes : 0),
             .overlaps = true},
            stream, args, "launching the scan of lists");
   };
@@ -462,6 +550,18 @@ void launch_form(cudaStream_t stream, const wide_args& args, int multiprocessors
   }
 }
 
+std::uint32_t stage_bytes_of(const core::ivf_pq_shape& shape) {
+  return static_cast<std::uint32_t>(table_codes(shape)) * kCodeBytes;
+}
+
+/// Of an item, beside the ring, whose stages have so many bytes.
+std::int32_t queries_that_fit(std::int64_t halves, std::uint32_t stage_bytes, bool sample) {
+  const std::int64_t room = kSharedBytes / blocks_of(stage_bytes > 0, sample) - kReservedBytes - kHeadBytes -
+                            kStages * static_cast<std::int64_t>(stage_bytes);
+  const std::int64_t fit = room / bytes_of_query(halves) / kColumns * kColumns;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, kColumns, most_queries(sample)));
+}
+
 }  // namespace
 
 bool has_wide_scan(const core::ivf_pq_shape& shape) {
@@ -469,11 +569,11 @@ bool has_wide_scan(const core::ivf_pq_shape& shape) {
   return (shape.uniform || layout.halves > 1) && layout.padded_halves() <= kMaxHalves;
 }
 
-std::int32_t queries_of_wide_item(std::int64_t halves, bool sample) {
-  const std::int64_t room = kSharedBytes / blocks_of(sample) - kReservedBytes - kHeadBytes;
-  const std::int64_t fit = room / bytes_of_query(halves) / kColumns * kColumns;
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, kColumns, most_queries(sample)));
+std::int32_t queries_of_wide_item(const core::ivf_pq_shape& shape, bool sample) {
+  return queries_that_fit(page_layout(shape).padded_halves(), shape.uniform ? 0 : stage_bytes_of(shape), sample);
 }
+
+std::int32_t queries_of_wide_halves(std::int64_t halves, bool sample) { return queries_that_fit(halves, 0, sample); }
 
 void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool samples, int multiprocessors) {
   const page_layout layout(batch.shape);
@@ -482,12 +582,15 @@ void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool sampl
                                       : layout.tile_bytes();
   const wide_args args{.batch = batch,
                        .chunks = static_cast<std::int32_t>(layout.padded_halves() / kChunk),
-                       .queries = queries_of_wide_item(layout.padded_halves(), samples),
+                       .queries = form_of(batch) == wide_form::halves
+                                      ? queries_of_wide_halves(layout.padded_halves(), samples)
+                                      : queries_of_wide_item(batch.shape, samples),
                        .row_words = static_cast<std::int32_t>(layout.lane_words / 2),
                        .plane_shift = layout.plane_words == 4 ? 2 : 1,
                        .tile_words = static_cast<std::int32_t>(tile_bytes / 4),
                        .code_bits = static_cast<std::int32_t>(layout.code_bits),
-                       .halves = static_cast<std::int32_t>(layout.halves)};
+                       .eights = static_cast<std::int32_t>(std::max<std::int64_t>(layout.halves / kChunkHalves, 1)),
+                       .stage_bytes = stage_bytes_of(batch.shape)};
   if (samples)
     launch_form<true>(stream, args, multiprocessors);
   else

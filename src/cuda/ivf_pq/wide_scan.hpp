@@ -6,8 +6,9 @@
 namespace shortlist::cuda {
 
 bool has_wide_scan(const core::ivf_pq_shape& shape);
-/// Pairs of an item, at most, of rows of so many halves.
-std::int32_t queries_of_wide_item(std::int64_t halves, bool sample);
+/// Pairs of an item, at most; of codes, or of pages of so many halves a row.
+std::int32_t queries_of_wide_item(const core::ivf_pq_shape& shape, bool sample);
+std::int32_t queries_of_wide_halves(std::int64_t halves, bool sample);
 /// Least distances of groups of rows, into `minima`; or rows that reach the threshold, into `hits`.
 void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool samples, int multiprocessors);
 
