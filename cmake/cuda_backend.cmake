@@ -33,7 +33,8 @@ endif()
 # only, and the backend asks before it launches what is in them.
 set(shortlist_hopper_sources
   ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/flat/certified_filter.cu
-  ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/ivf_pq/coarse_scan.cu)
+  ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/ivf_pq/coarse_scan.cu
+  ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/ivf_pq/wide_scan_hopper.cu)
 list(REMOVE_ITEM shortlist_cuda_sources ${shortlist_hopper_sources})
 add_library(shortlist_hopper OBJECT ${shortlist_hopper_sources})
 target_include_directories(shortlist_hopper PRIVATE src)

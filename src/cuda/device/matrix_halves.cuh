@@ -1,4 +1,4 @@
-// Hopper's matrix units on halves: 64 rows from registers by 80 columns from shared memory, 16 elements deep.
+// Hopper's matrix units on halves: 64 rows from registers by 40 or 80 columns from shared memory, 16 elements deep.
 //
 // As matrix_bytes.cuh has it, whose columns these are: a product takes 32 bytes of each. A lane's 16 bytes of rows are
 // elements 2 t and the next of rows g and g + 8, then elements 2 t + 8 and the next of both. Products of halves are
@@ -29,6 +29,19 @@ __device__ __forceinline__ void products_hold(uint4 (&rows)[Steps]) {
 }
 
 // clang-format off
+/// d += rows x columns, of 40 columns.
+__device__ __forceinline__ void multiply_add(float (&d)[20], const uint4& rows, std::uint64_t columns) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19"
+      "}, {%20, %21, %22, %23}, %24, add, 1, 1, 0;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
+      : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(columns));
+}
+
 /// d += rows x columns, of 80 columns.
 __device__ __forceinline__ void multiply_add(float (&d)[40], const uint4& rows, std::uint64_t columns) {
   asm volatile(

@@ -12,4 +12,11 @@ std::int32_t queries_of_wide_halves(std::int64_t halves, bool sample);
 /// Least distances of groups of rows, into `minima`; or rows that reach the threshold, into `hits`.
 void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool samples, int multiprocessors);
 
+struct wide_args;
+
+/// The full scan, by Hopper's matrix units, of rows of at most so many halves: see wide_scan_hopper.cu.
+inline constexpr std::int64_t kMaxHopperHalves = 2048;
+std::int32_t queries_of_hopper_item(std::int64_t halves);
+void launch_hopper_scan(cudaStream_t stream, const wide_args& args, int multiprocessors);
+
 }  // namespace shortlist::cuda
