@@ -10,6 +10,7 @@
 #include "cuda/device/warp_total.cuh"
 #include "cuda/ivf_pq/coarse.hpp"
 #include "cuda/ivf_pq/coarse_scan.cuh"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/exact_search.cuh"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/runtime/carver.hpp"
@@ -289,6 +290,7 @@ void set_coarse(filter_batch& filter, const std::byte* pages, const core::flat_c
   filter.lists.pages = const_cast<std::byte*>(pages) + kHeaderBytes + table_bytes_of(rows.count);  // only read
   filter.lists.largest = const_cast<float*>(&header->largest);
   filter.page_bytes = page_bytes_of(rows.dim);
+  filter.by_chunks = coarse_halves(rows.dim) > kRegisterHalves;
   filter.header = &header->scales;
   filter.queries = request.queries;
   filter.query_stride = request.query_stride;

@@ -31,6 +31,14 @@ constexpr bool fits_registers(const core::ivf_pq_shape& shape) {
          halves * kTableCodes * 2 <= kMaxSharedTable;
 }
 
+/// Where half `at` of a row lies among those of its chunks: there, two halves of each of the four lanes are neighbours,
+/// as matrix units take them.
+constexpr std::int64_t place_in_chunks(std::int64_t halves, std::int64_t at) {
+  const std::int64_t of_lane = at % (halves / kLanesOfRow);
+  return of_lane / kChunkHalves * kChunk + of_lane % kChunkHalves / 2 * (2 * kLanesOfRow) +
+         at / (halves / kLanesOfRow) * 2 + of_lane % 2;
+}
+
 constexpr std::int64_t table_codes(const core::ivf_pq_shape& shape) {
   return fits_registers(shape) ? kTableCodes : shape.codewords();
 }

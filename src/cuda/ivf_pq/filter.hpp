@@ -88,6 +88,7 @@ struct filter_batch {
   const float* probe_scores = nullptr;   ///< [count, nprobe]
   // What is made.
   __half* columns = nullptr;         ///< [count, padded halves] minus the query, scaled
+  bool by_chunks = false;            ///< they are as place_in_chunks has them: see wide_scan.cuh
   float* margins = nullptr;          ///< [count] twice what a distance may be wrong by; infinity if nothing is known
   float* shares = nullptr;           ///< [count] of a distance that all rows have in common, besides the centroid's
   float* inverse_norms = nullptr;    ///< [count] of queries, under cosine

@@ -9,6 +9,7 @@
 #include "cuda/device/last_reached.cuh"
 #include "cuda/device/warp_sum.cuh"
 #include "cuda/device/warp_total.cuh"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/filter.hpp"
 #include "cuda/ivf_pq/filter_pairs.cuh"
 #include "cuda/runtime/launch.cuh"
@@ -95,7 +96,7 @@ __device__ query_facts prepare_column(const filter_batch& batch, std::int64_t qu
       sums.steps += shape.uniform ? weighted : 0.0;
       finite += half - half;  // NaN of infinity
     }
-    batch.columns[query * halves + at] = __float2half_rn(half);
+    batch.columns[query * halves + (batch.by_chunks ? place_in_chunks(halves, at) : at)] = __float2half_rn(half);
   }
   sums.squares = warp_total(sums.squares);
   sums.weighted_squares = warp_total(sums.weighted_squares);

@@ -589,11 +589,6 @@ code_form form_of(const filter_batch& batch) {
 
 int steps_of(const core::ivf_pq_shape& shape) { return static_cast<int>(page_layout(shape).padded_halves() / 16); }
 
-bool is_wide(const filter_batch& batch) {
-  if (form_of(batch) != code_form::halves) return !fits_registers(batch.shape);
-  return page_layout(batch.shape).padded_halves() > kRegisterHalves;
-}
-
 template <scan_kind Kind>
 void launch_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
   const auto launch_steps = [&]<int Steps>() {
@@ -641,12 +636,12 @@ std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t 
 int filter_scan_teams(int multiprocessors) { return multiprocessors * (kThreadsOfMultiprocessor / kThreads); }
 
 void launch_sample_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
-  if (is_wide(batch)) return launch_wide_scan(stream, batch, true, multiprocessors);
+  if (batch.by_chunks) return launch_wide_scan(stream, batch, true, multiprocessors);
   launch_scan<scan_kind::sample>(stream, batch, multiprocessors);
 }
 
 void launch_filter_scan(cudaStream_t stream, const filter_batch& batch, int multiprocessors) {
-  if (is_wide(batch)) return launch_wide_scan(stream, batch, false, multiprocessors);
+  if (batch.by_chunks) return launch_wide_scan(stream, batch, false, multiprocessors);
   launch_scan<scan_kind::hits>(stream, batch, multiprocessors);
 }
 

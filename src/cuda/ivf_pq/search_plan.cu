@@ -5,6 +5,7 @@
 
 #include "core/ivf_pq_plan.hpp"
 #include "cuda/ivf_pq/coarse.hpp"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/filter_answer.cuh"
 #include "cuda/ivf_pq/many_rows.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
@@ -341,6 +342,7 @@ void set_filter(search_memory& memory, const core::ivf_pq_model& model, const co
   filter.lists = lists;
   filter.page_bytes = page_layout(model.shape).page_bytes();
   filter.header = reinterpret_cast<const prepared_header*>(model.prepared);
+  filter.by_chunks = !fits_registers(model.shape);
   if (!model.shape.uniform) filter.table = reinterpret_cast<const __half*>(model.prepared + kPreparedTableAt);
   filter.steps = model.steps;
   filter.centroid_inverse_norms = model.probes.inverse_norms;

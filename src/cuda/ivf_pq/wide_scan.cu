@@ -38,9 +38,15 @@ struct warp_products {
     __device__ std::int64_t bytes() const {
       return static_cast<std::int64_t>(queries_) * chunks_ * kChunk * static_cast<std::int64_t>(sizeof(__half));
     }
-    __device__ __forceinline__ void put(std::uint32_t query, std::uint32_t chunk, std::uint32_t lane,
-                                        const uint4& eight) const {
-      begin_[(query / kEight * chunks_ + chunk) * kWarp + query % kEight * kLanesOfRow + lane] = eight;
+    /// A piece of 16 bytes of a query's column: here, those of a chunk that a lane has.
+    __device__ __forceinline__ void put(std::uint32_t query, std::uint32_t piece, const uint4* column,
+                                        bool is_real) const {
+      constexpr std::uint32_t kLanes = kLanesOfRow;
+      const auto* words = reinterpret_cast<const std::uint32_t*>(column + piece / kLanes * kLanes) + piece % kLanes;
+      uint4 of_lane = make_uint4(0, 0, 0, 0);
+      if (is_real)
+        of_lane = make_uint4(__ldg(words), __ldg(words + kLanes), __ldg(words + 2 * kLanes), __ldg(words + 3 * kLanes));
+      begin_[(query / kEight * chunks_ + piece / kLanes) * kWarp + query % kEight * kLanes + piece % kLanes] = of_lane;
     }
     __device__ void put_all() const {}
 
@@ -86,8 +92,7 @@ __global__ void __launch_bounds__((products_for<looks_up(Form), Samples>::kThrea
                                   (products_for<looks_up(Form), Samples>::kBlocks))
     wide_scan_kernel(const __grid_constant__ wide_args args) {
   join_chain();
-  auto& head = *reinterpret_cast<wide_head*>(dynamic_shared());
-  wide_scan<Form, products_for<looks_up(Form), Samples>, Samples>(args, head, dynamic_shared() + kWideHeadBytes).run();
+  wide_scan<Form, products_for<looks_up(Form), Samples>, Samples>(args, dynamic_shared()).run();
 }
 
 std::int64_t bytes_of_query(std::int64_t halves) {

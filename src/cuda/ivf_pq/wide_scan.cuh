@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
@@ -43,15 +44,18 @@ struct wide_args {
   std::uint32_t stage_bytes;  ///< of a chunk's table
 };
 
+inline constexpr std::uint32_t kWideItems = 4;  // that is scanned, and those after, which are here or on their way
+inline constexpr std::uint32_t kItemsAhead = 2;
+
 struct wide_head {
-  std::uint32_t number;                 ///< of the item
+  scan_item items[kWideItems];
   std::uint64_t is_full[kWideStages];   ///< barriers: a chunk's table is there
   std::uint64_t is_empty[kWideStages];  ///< no warp needs it any more
 };
 static_assert(sizeof(wide_head) <= kWideHeadBytes);
 
-/// What a query has beside its column.
-inline constexpr std::int64_t kWideFactsBytes = 3 * static_cast<std::int64_t>(sizeof(float));
+/// What a query has beside its column: its pair, and that of the next item.
+inline constexpr std::int64_t kWideFactsBytes = 2 * static_cast<std::int64_t>(sizeof(scan_pair));
 
 inline std::uint32_t stage_bytes_of(const core::ivf_pq_shape& shape) {
   return static_cast<std::uint32_t>(table_codes(shape)) * kCodeBytes;
@@ -64,7 +68,9 @@ wide_form wide_form_of(const filter_batch& batch);
 class page_codes {
  public:
   __device__ page_codes(const wide_args& args, const std::byte* page, int lane)
-      : args_(args), words_(reinterpret_cast<const std::uint32_t*>(page)), lane_(lane) {}
+      : args_(args),
+        words_(reinterpret_cast<const std::uint32_t*>(page) + (lane << args.plane_shift)),
+        has_planes_(args.row_words % 4 == 0) {}
 
   /// The i-th word of each of the lane's rows.
   __device__ __forceinline__ void load(std::int32_t i, std::uint32_t (&words)[kRowsOfLane]) const {
@@ -72,17 +78,19 @@ class page_codes {
     for (int upper = 0; upper < 2; upper++) {
       const std::int32_t word = upper * args_.row_words + i;
       const std::int32_t in_plane = word & ((1 << args_.plane_shift) - 1);
-      const std::uint32_t* from =
-          words_ + ((((word >> args_.plane_shift) * kWarp) + lane_) << args_.plane_shift) + in_plane;
+      // Planes of four words are of one row each, if its words are fours: then one sum serves both.
+      const std::int32_t at = has_planes_ ? (i / 4 * kWarp) * 4 + i % 4 + upper * args_.row_words * kWarp
+                                          : ((word >> args_.plane_shift) * kWarp << args_.plane_shift) + in_plane;
 #pragma unroll
-      for (int tile = 0; tile < kPageTiles; tile++) words[2 * tile + upper] = __ldg(from + tile * args_.tile_words);
+      for (int tile = 0; tile < kPageTiles; tile++)
+        words[2 * tile + upper] = __ldg(words_ + at + tile * args_.tile_words);
     }
   }
 
  private:
   const wide_args& args_;
   const std::uint32_t* words_;
-  int lane_;
+  bool has_planes_;
 };
 
 /// 32 elements of a page's rows, as the matrix units take them: two steps.
@@ -183,66 +191,87 @@ class wide_scan {
   static constexpr int kEights = Products::kQueries / kEight;
   using page_sums = float[kPageTiles][4 * kEights];  // of eight queries each: rows g and g + 8 of two
 
-  __device__ wide_scan(const wide_args& args, wide_head& head, unsigned char* columns)
+  /// `shared` has the columns, what the block keeps of itself, pairs and the ring, one behind the other.
+  __device__ wide_scan(const wide_args& args, unsigned char* shared)
       : args_(args),
         batch_(args.batch),
         pass_(Samples ? args.batch.sample : args.batch.all),
-        head_(head),
-        columns_(columns, args),
+        columns_(shared, args),
+        head_(*reinterpret_cast<wide_head*>(shared + columns_.bytes())),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(threadIdx.x / kWarp) {
-    limits_ = reinterpret_cast<float*>(columns + columns_.bytes());
-    bases_ = limits_ + args.queries;
-    queries_ = reinterpret_cast<std::uint32_t*>(bases_ + args.queries);
-    if constexpr (looks_up(Form)) ring_ = shared_address(queries_ + args.queries);
+    pairs_ = reinterpret_cast<scan_pair*>(shared + columns_.bytes() + kWideHeadBytes);
+    if constexpr (looks_up(Form)) ring_ = shared_address(pairs_ + 2 * args.queries);
   }
 
+  /// While an item is scanned, the next one's pairs come, and an item after that.
   __device__ void run() {
     const std::uint32_t items = min(*pass_.item_count, pass_.item_room);
+    std::uint32_t number = 0;  // of the item that is asked for next; the first thread
+    const auto ask_for_item = [&](std::uint32_t turn) {
+      if (threadIdx.x != 0) return;
+      const bool is_real = number < items;
+      async_copy_16(shared_address(&head_.items[turn % kWideItems]), pass_.items + (is_real ? number : 0), is_real);
+      number = atomicAdd(pass_.next_item, 1u);
+    };
+    if (threadIdx.x == 0) number = atomicAdd(pass_.next_item, 1u);
+    for (std::uint32_t turn = 0; turn < kItemsAhead; turn++) ask_for_item(turn);
     if constexpr (looks_up(Form)) begin_ring();
-    for (;;) {
-      __syncthreads();  // all are done with the item before
-      if (threadIdx.x == 0) head_.number = atomicAdd(pass_.next_item, 1u);
+    async_wait_all();
+    __syncthreads();
+    ask_for_pairs(0);
+    for (std::uint32_t turn = 0;; turn++) {
+      async_wait_all();
+      __syncthreads();  // all are done with the item before, and this one's pairs are there
+      const scan_item item = head_.items[turn % kWideItems];
+      if (item.pairs == 0) break;
+      stage(turn, item);
+      async_wait_all();
+      columns_.put_all();
       __syncthreads();
-      if (head_.number >= items) break;
-      const scan_item item = pass_.items[head_.number];
-      stage(item);
-      __syncthreads();
-      scan(item);
+      ask_for_item(turn + kItemsAhead);
+      ask_for_pairs(turn + 1);
+      scan(turn, item);
     }
     if constexpr (looks_up(Form)) end_ring();
   }
 
  private:
-  __device__ __forceinline__ std::int64_t query_of(const scan_pair& pair) const {
-    return Samples ? pair.query / static_cast<std::uint32_t>(pass_.lists_of_query) : pair.query;
+  static __device__ __forceinline__ void async_wait_all() {
+    async_commit();
+    async_wait<0>();
   }
 
-  /// Brings an item's queries in, and makes up for the last eight.
-  __device__ void stage(const scan_item& item) const {
-    const std::uint32_t eights = (item.pairs + kEight - 1) / kEight;
-    for (std::uint32_t q = threadIdx.x; q < eights * kEight; q += kWarps * kWarp) {
-      const scan_pair pair = q < item.pairs ? pass_.pairs[item.first_pair + q] : scan_pair{};
-      limits_[q] = q < item.pairs ? pair.limit : -__uint_as_float(0x7F800000u);
-      bases_[q] = pair.base;
-      queries_[q] = pair.query;
+  __device__ __forceinline__ scan_pair* pairs_of(std::uint32_t turn) const {
+    return pairs_ + turn % 2 * static_cast<std::uint32_t>(args_.queries);
+  }
+
+  /// Of the item's last eight queries those that are not there are pairs that nothing reaches.
+  __device__ void ask_for_pairs(std::uint32_t turn) const {
+    const scan_item& item = head_.items[turn % kWideItems];
+    const std::uint32_t padded = (item.pairs + kEight - 1) / kEight * kEight;
+    for (std::uint32_t q = threadIdx.x; q < padded; q += kWarps * kWarp) {
+      if (q < item.pairs)
+        async_copy_16(shared_address(pairs_of(turn) + q), pass_.pairs + item.first_pair + q, true);
+      else
+        pairs_of(turn)[q] = {0, 0.0f, -__uint_as_float(0x7F800000u)};
     }
-    const auto chunks = static_cast<std::uint32_t>(args_.chunks);
-    const auto* columns = reinterpret_cast<const uint4*>(batch_.columns);
-    for (std::uint32_t eight = 0; eight < eights; eight++) {
-      const std::uint32_t q = eight * kEight + lane_ / kLanesOfRow;
-      const bool is_real = q < item.pairs;
-      const std::int64_t query = is_real ? query_of(pass_.pairs[item.first_pair + q]) : 0;
-      const uint4* from = columns + (query * kLanesOfRow + lane_ % kLanesOfRow) * chunks;
-#pragma unroll 4
-      for (std::uint32_t chunk = warp_; chunk < chunks; chunk += kWarps)
-        columns_.put(q, chunk, lane_ % kLanesOfRow, is_real ? __ldg(from + chunk) : make_uint4(0, 0, 0, 0));
+  }
+
+  /// Brings an item's queries in.
+  __device__ void stage(std::uint32_t turn, const scan_item& item) const {
+    const std::uint32_t padded = (item.pairs + kEight - 1) / kEight * kEight;
+    const auto pieces = static_cast<std::uint32_t>(args_.chunks) * static_cast<std::uint32_t>(kLanesOfRow);
+    for (std::uint32_t q = warp_; q < padded; q += kWarps) {
+      const std::uint32_t of_pair = pairs_of(turn)[q].query;
+      const std::int64_t query = Samples ? of_pair / static_cast<std::uint32_t>(pass_.lists_of_query) : of_pair;
+      const uint4* column = reinterpret_cast<const uint4*>(batch_.columns) + query * pieces;
+      for (std::uint32_t piece = lane_; piece < pieces; piece += kWarp) columns_.put(q, piece, column, q < item.pairs);
     }
-    columns_.put_all();
   }
 
   /// The warps' pages of an item. Warps that multiply together come together: one that has no page takes the last.
-  __device__ void scan(const scan_item& item) {
+  __device__ void scan(std::uint32_t turn, const scan_item& item) {
     const int eights = static_cast<int>(item.pairs + kEight - 1) / kEight;
     float least[Samples ? kEights : 1][kPageTiles][2];
     if constexpr (Samples) {
@@ -273,10 +302,10 @@ class wide_scan {
       } else {
 #pragma unroll
         for (int p = 0; p < kEights; p++)
-          if (p < eights) keep(page, p, sums);
+          if (p < eights) keep(pairs_of(turn), page, p, sums);
       }
     }
-    if constexpr (Samples) write_least(item, least);
+    if constexpr (Samples) write_least(pairs_of(turn), item.pairs, least);
   }
 
   /// sums = terms + a page x the item's queries.
@@ -427,39 +456,42 @@ class wide_scan {
   }
 
   /// What reaches the limits of eight queries.
-  __device__ __forceinline__ void keep(std::uint32_t page, int eight, const page_sums& sums) const {
-    const int first = eight * kEight + lane_ % static_cast<int>(kLanesOfRow) * 2;
-    const float2 limit = *reinterpret_cast<const float2*>(limits_ + first);
+  __device__ __forceinline__ void keep(const scan_pair* pairs, std::uint32_t page, int eight,
+                                       const page_sums& sums) const {
+    const scan_pair* two = pairs + eight * kEight + lane_ % static_cast<int>(kLanesOfRow) * 2;
+    const float limits[2] = {two[0].limit, two[1].limit};
 #pragma unroll
     for (int tile = 0; tile < kPageTiles; tile++) {
       const float* of_tile = sums[tile] + 4 * eight;
-      const bool reached[4] = {of_tile[0] <= limit.x, of_tile[1] <= limit.y, of_tile[2] <= limit.x,
-                               of_tile[3] <= limit.y};
+      const bool reached[4] = {of_tile[0] <= limits[0], of_tile[1] <= limits[1], of_tile[2] <= limits[0],
+                               of_tile[3] <= limits[1]};
       if (!(reached[0] | reached[1] | reached[2] | reached[3])) continue;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         if (!reached[i]) continue;
         const int row = (2 * tile + i / 2) * kGroupsOfTile + lane_ / static_cast<int>(kLanesOfRow);
-        const scan_hit hit{__fmaf_rn(of_tile[i], batch_.header->unit, bases_[first + i % 2]),
-                           page * static_cast<slot>(core::kPageRows) + row, queries_[first + i % 2]};
+        const scan_hit hit{__fmaf_rn(of_tile[i], batch_.header->unit, two[i % 2].base),
+                           page * static_cast<slot>(core::kPageRows) + row, two[i % 2].query};
         put_hit(batch_, take_place(batch_, hit), hit);
       }
     }
   }
 
   /// The warp's part of an item's sample.
-  __device__ void write_least(const scan_item& item, const float (&least)[kEights][kPageTiles][2]) const {
+  __device__ void write_least(const scan_pair* pairs, std::uint32_t count,
+                              const float (&least)[kEights][kPageTiles][2]) const {
     const float unit = batch_.header->unit;
 #pragma unroll
     for (int p = 0; p < kEights; p++) {
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const std::uint32_t q = p * kEight + lane_ % kLanesOfRow * 2 + i;
-        if (q >= item.pairs) continue;
-        float* to = batch_.minima + static_cast<std::int64_t>(queries_[q]) * kGroupsOfList +
+        if (q >= count) continue;
+        float* to = batch_.minima + static_cast<std::int64_t>(pairs[q].query) * kGroupsOfList +
                     warp_ * kPageTiles * kGroupsOfTile + lane_ / kLanesOfRow;
 #pragma unroll
-        for (int tile = 0; tile < kPageTiles; tile++) to[tile * kGroupsOfTile] = bases_[q] + least[p][tile][i] * unit;
+        for (int tile = 0; tile < kPageTiles; tile++)
+          to[tile * kGroupsOfTile] = pairs[q].base + least[p][tile][i] * unit;
       }
     }
   }
@@ -467,11 +499,9 @@ class wide_scan {
   const wide_args& args_;
   const filter_batch& batch_;
   const scan_pass& pass_;
-  wide_head& head_;
   typename Products::columns columns_;
-  float* limits_;
-  float* bases_;
-  std::uint32_t* queries_;
+  wide_head& head_;
+  scan_pair* pairs_;  // [2, queries]
   int lane_;
   std::uint32_t warp_;
   std::uint32_t ring_ = 0;

@@ -5,7 +5,6 @@
 // warps on their own need ten, and loads of the queries besides. While one warpgroup multiplies, others decode.
 // Limit: half of the time products; of codewords, turns of shared memory. History: docs/kernels.md.
 #include "cuda/device/matrix_halves.cuh"
-#include "cuda/device/shared_memory.cuh"
 #include "cuda/ivf_pq/wide_scan.cuh"
 
 namespace shortlist::cuda {
@@ -22,7 +21,7 @@ struct group_products {
   static constexpr int kQueries = Queries;
   static constexpr int kWarpsTogether = 4;
 
-  /// As column_byte_at has them: a step's halves of the four lanes of a row, two and two.
+  /// As column_byte_at has them.
   class columns {
    public:
     __device__ columns(unsigned char* begin, const wide_args& args)
@@ -32,14 +31,10 @@ struct group_products {
       return (chunks * 2 * kBytesDeep + kColumnChunk - 1) / kColumnChunk * kColumnChunk * std::int64_t{Queries};
     }
     __device__ std::int64_t bytes() const { return bytes_; }
-    __device__ __forceinline__ void put(std::uint32_t query, std::uint32_t chunk, std::uint32_t lane,
-                                        const uint4& eight) const {
-      const std::uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const std::uint32_t byte = chunk * 2 * kBytesDeep + i * (kBytesDeep / 2) + lane * 4;
-        store_shared(begin_ + static_cast<std::uint32_t>(column_byte_at(Queries, query, byte)), words[i]);
-      }
+    __device__ __forceinline__ void put(std::uint32_t query, std::uint32_t piece, const uint4* column,
+                                        bool is_real) const {
+      async_copy_16(begin_ + static_cast<std::uint32_t>(column_byte_at(Queries, query, piece * 16)), column + piece,
+                    is_real);
     }
     /// Known to the matrix units after a barrier.
     __device__ void put_all() const { async_fence(); }
@@ -88,10 +83,8 @@ struct group_products {
 template <wide_form Form, int Queries>
 __global__ void __launch_bounds__(kThreads, 1) hopper_scan_kernel(const __grid_constant__ wide_args args) {
   join_chain();
-  auto& head = *reinterpret_cast<wide_head*>(dynamic_shared());
-  unsigned char* columns = dynamic_shared() + kWideHeadBytes;
-  columns += (kColumnsAligned - shared_address(columns) % kColumnsAligned) % kColumnsAligned;
-  wide_scan<Form, group_products<Queries>, false>(args, head, columns).run();
+  extern __shared__ __align__(kColumnsAligned) unsigned char shared[];
+  wide_scan<Form, group_products<Queries>, false>(args, shared).run();
 }
 
 template <int Queries>
@@ -100,7 +93,7 @@ void launch_queries(cudaStream_t stream, const wide_args& args, int multiprocess
     launch(hopper_scan_kernel<Form, Queries>,
            {.grid = dim3(static_cast<unsigned>(multiprocessors)),
             .threads = kThreads,
-            .shared_bytes = kColumnsAligned + group_products<Queries>::columns::bytes_of(args.chunks) +
+            .shared_bytes = kWideHeadBytes + group_products<Queries>::columns::bytes_of(args.chunks) +
                             Queries * kWideFactsBytes + (looks_up(Form) ? kWideStages * args.stage_bytes : 0),
             .overlaps = true},
            stream, args, "launching the scan of lists");
