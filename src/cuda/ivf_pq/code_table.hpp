@@ -33,10 +33,12 @@ constexpr bool fits_registers(const core::ivf_pq_shape& shape) {
 
 /// Where half `at` of a row lies among those of its chunks: there, two halves of each of the four lanes are neighbours,
 /// as matrix units take them.
-constexpr std::int64_t place_in_chunks(std::int64_t halves, std::int64_t at) {
-  const std::int64_t of_lane = at % (halves / kLanesOfRow);
-  return of_lane / kChunkHalves * kChunk + of_lane % kChunkHalves / 2 * (2 * kLanesOfRow) +
-         at / (halves / kLanesOfRow) * 2 + of_lane % 2;
+constexpr std::uint32_t place_in_chunks(std::uint32_t halves, std::uint32_t at) {
+  constexpr std::uint32_t kOfLane = kChunkHalves;
+  constexpr std::uint32_t kLanes = kLanesOfRow;
+  const std::uint32_t lane = at / (halves / kLanes);
+  const std::uint32_t of_lane = at - lane * (halves / kLanes);
+  return of_lane / kOfLane * kChunk + of_lane % kOfLane / 2 * (2 * kLanes) + lane * 2 + of_lane % 2;
 }
 
 constexpr std::int64_t table_codes(const core::ivf_pq_shape& shape) {

@@ -96,7 +96,8 @@ __device__ query_facts prepare_column(const filter_batch& batch, std::int64_t qu
       sums.steps += shape.uniform ? weighted : 0.0;
       finite += half - half;  // NaN of infinity
     }
-    batch.columns[query * halves + (batch.by_chunks ? place_in_chunks(halves, at) : at)] = __float2half_rn(half);
+    const auto place = static_cast<std::uint32_t>(at);
+    batch.columns[query * halves + (batch.by_chunks ? place_in_chunks(halves, place) : place)] = __float2half_rn(half);
   }
   sums.squares = warp_total(sums.squares);
   sums.weighted_squares = warp_total(sums.weighted_squares);

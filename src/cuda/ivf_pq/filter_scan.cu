@@ -45,6 +45,7 @@ constexpr int kQueriesOfWide = 64;
 constexpr int kFewQueries = 80;
 constexpr int kFewQueriesOfWide = 40;
 constexpr std::int64_t kFewPairsOfList = 48;  // in the mean, so that lists seldom have more than kFewQueries
+constexpr std::int64_t kFewPairsOfWideList = 12;
 constexpr int kMostStages = 3;
 constexpr int kItemRoom = 8;  // of items that are scanned or staged, and those after
 constexpr int kWarpHits = 96;
@@ -629,7 +630,9 @@ std::int32_t queries_of_halves(std::int64_t halves, bool sample) {
 }
 
 std::int32_t queries_of_full_item(const core::ivf_pq_shape& shape, std::int64_t pairs) {
-  if (!fits_registers(shape) || pairs > kFewPairsOfList * shape.nlist) return queries_of_item(shape, false);
+  if (!fits_registers(shape))
+    return pairs > kFewPairsOfWideList * shape.nlist ? queries_of_item(shape, false) : queries_of_small_item(shape);
+  if (pairs > kFewPairsOfList * shape.nlist) return queries_of_item(shape, false);
   return steps_of(shape) >= kWideSteps ? kFewQueriesOfWide : kFewQueries;
 }
 

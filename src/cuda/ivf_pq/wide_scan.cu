@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kQueries = 64;
 constexpr int kSampleQueries = 32;
+constexpr int kSmallQueries = 24;
 constexpr std::int64_t kSharedBytes = 228 * 1024;  // of a multiprocessor
 constexpr std::int64_t kReservedBytes = 1024;      // of a block
 constexpr std::int64_t kMaxHalves = 4096;
@@ -28,6 +29,7 @@ struct warp_products {
   static constexpr int kBlocks = Blocks;  // of a multiprocessor
   static constexpr int kQueries = Queries;
   static constexpr int kWarpsTogether = 1;
+  static constexpr bool kStagesCodes = false;
 
   /// By eight queries: [chunks][32 lanes] of 16 bytes.
   class columns {
@@ -179,13 +181,19 @@ std::int32_t queries_of_wide_halves(std::int64_t halves, bool sample) {
   return queries_that_fit<false>(halves, 0, sample);
 }
 
+std::int32_t queries_of_small_item(const core::ivf_pq_shape& shape) {
+  const std::int64_t halves = page_layout(shape).padded_halves();
+  const std::int32_t fit = shape.uniform ? queries_that_fit<false>(halves, 0, false)
+                                         : queries_that_fit<true>(halves, stage_bytes_of(shape), false);
+  return std::min(fit, kSmallQueries);
+}
+
 void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool samples, int multiprocessors) {
-  const std::int64_t halves = page_layout(batch.shape).padded_halves();
-  const wide_args args =
-      wide_args_of(batch, wide_form_of(batch) == wide_form::halves ? queries_of_wide_halves(halves, samples)
-                                                                   : queries_of_wide_item(batch.shape, samples));
+  const std::int32_t queries = (samples ? batch.sample : batch.all).queries_of_item;
+  const wide_args args = wide_args_of(batch, queries);
   if (samples) return launch_form<true>(stream, args, multiprocessors);
-  if (has_hopper_scan(halves)) return launch_hopper_scan(stream, args, multiprocessors);
+  if (queries > kSmallQueries && has_hopper_scan(page_layout(batch.shape).padded_halves()))
+    return launch_hopper_scan(stream, args, multiprocessors);
   launch_form<false>(stream, args, multiprocessors);
 }
 

@@ -32,6 +32,10 @@ constexpr bool looks_up(wide_form form) {
   return form == wide_form::pairs || form == wide_form::quads || form == wide_form::eights;
 }
 
+/// Words of codes of a row that a lane takes at once.
+template <wide_form Form>
+using wide_word = std::conditional_t<Form == wide_form::numbers8, uint2, std::uint32_t>;
+
 struct wide_args {
   filter_batch batch;
   std::int32_t chunks;       ///< of a row
@@ -72,18 +76,25 @@ class page_codes {
         words_(reinterpret_cast<const std::uint32_t*>(page) + (lane << args.plane_shift)),
         has_planes_(args.row_words % 4 == 0) {}
 
-  /// The i-th word of each of the lane's rows.
-  __device__ __forceinline__ void load(std::int32_t i, std::uint32_t (&words)[kRowsOfLane]) const {
+  /// The i-th word of each of the lane's rows, or as many as Words from there on, which lie together.
+  template <class Words>
+  __device__ __forceinline__ void load(std::int32_t i, Words (&words)[kRowsOfLane]) const {
+    for_each_row(i,
+                 [&](int row, const std::uint32_t* from) { words[row] = __ldg(reinterpret_cast<const Words*>(from)); });
+  }
+
+  /// Calls visit(row, where those are).
+  template <class Visit>
+  __device__ __forceinline__ void for_each_row(std::int32_t i, Visit visit) const {
 #pragma unroll
     for (int upper = 0; upper < 2; upper++) {
       const std::int32_t word = upper * args_.row_words + i;
       const std::int32_t in_plane = word & ((1 << args_.plane_shift) - 1);
       // Planes of four words are of one row each, if its words are fours: then one sum serves both.
-      const std::int32_t at = has_planes_ ? (i / 4 * kWarp) * 4 + i % 4 + upper * args_.row_words * kWarp
+      const std::int32_t at = has_planes_ ? i / 4 * (4 * kWarp) + i % 4 + upper * args_.row_words * kWarp
                                           : ((word >> args_.plane_shift) * kWarp << args_.plane_shift) + in_plane;
 #pragma unroll
-      for (int tile = 0; tile < kPageTiles; tile++)
-        words[2 * tile + upper] = __ldg(words_ + at + tile * args_.tile_words);
+      for (int tile = 0; tile < kPageTiles; tile++) visit(2 * tile + upper, words_ + at + tile * args_.tile_words);
     }
   }
 
@@ -163,17 +174,16 @@ class chunk_reader {
 };
 
 /// Two words of codes of eight bits, less 128.
-__device__ __forceinline__ void decode_bytes(const std::uint32_t (&first)[kRowsOfLane],
-                                             const std::uint32_t (&second)[kRowsOfLane], chunk_rows& rows) {
+__device__ __forceinline__ void decode_numbers(const uint2 (&words)[kRowsOfLane], chunk_rows& rows) {
 #pragma unroll
   for (int row = 0; row < kRowsOfLane; row++) {
 #pragma unroll
-    for (int j = 0; j < 4; j++) set_word(rows, row, j, halves_of_bytes(j < 2 ? first[row] : second[row], j % 2));
+    for (int j = 0; j < 4; j++) set_word(rows, row, j, halves_of_bytes(j < 2 ? words[row].x : words[row].y, j % 2));
   }
 }
 
 /// A word of codes of four bits, less 8.
-__device__ __forceinline__ void decode_nibbles(const std::uint32_t (&words)[kRowsOfLane], chunk_rows& rows) {
+__device__ __forceinline__ void decode_numbers(const std::uint32_t (&words)[kRowsOfLane], chunk_rows& rows) {
   const nibble_reader nibbles;
 #pragma unroll
   for (int row = 0; row < kRowsOfLane; row++) {
@@ -183,7 +193,8 @@ __device__ __forceinline__ void decode_nibbles(const std::uint32_t (&words)[kRow
 }
 
 /// A block at work on one item after another.
-/// @tparam Products what multiplies: threads, queries of an item at most, how their columns lie, and products.
+/// @tparam Products what multiplies: threads, queries of an item at most, how their columns lie, products, and whether
+/// shared memory has room for codes of numbers on their way.
 template <wide_form Form, class Products, bool Samples>
 class wide_scan {
  public:
@@ -201,7 +212,7 @@ class wide_scan {
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         warp_(threadIdx.x / kWarp) {
     pairs_ = reinterpret_cast<scan_pair*>(shared + columns_.bytes() + kWideHeadBytes);
-    if constexpr (looks_up(Form)) ring_ = shared_address(pairs_ + 2 * args.queries);
+    ring_ = shared_address(pairs_ + 2 * args.queries);
   }
 
   /// While an item is scanned, the next one's pairs come, and an item after that.
@@ -288,6 +299,7 @@ class wide_scan {
         break;
       }
       const std::uint32_t page = batch_.lists.table[item.table_at + min(at, item.pages - 1)];
+      if (at + kWarps < item.pages) send_for(batch_.lists.table[item.table_at + at + kWarps]);
       page_sums sums;
       multiply(page, eights, sums);
       if (at >= item.pages) break;
@@ -306,6 +318,13 @@ class wide_scan {
       }
     }
     if constexpr (Samples) write_least(pairs_of(turn), item.pairs, least);
+  }
+
+  /// Has a page come into the L2 cache.
+  __device__ __forceinline__ void send_for(std::uint32_t page) const {
+    const std::byte* from = batch_.lists.pages + page * batch_.page_bytes;
+    for (std::int64_t at = lane_ * kLineBytes; at < batch_.page_bytes; at += kWarp * kLineBytes)
+      prefetch_line(from + at);
   }
 
   /// sums = terms + a page x the item's queries.
@@ -362,25 +381,38 @@ class wide_scan {
   /// Chunks of a page of codes.
   template <class Use>
   __device__ __forceinline__ void for_each_chunk_of_codes(const page_codes& codes, Use use) {
-    constexpr int kWords = Form == wide_form::numbers8 ? 2 : 1;  // at once
-    std::uint32_t words[kWords][kRowsOfLane];
-    std::uint32_t next[kWords][kRowsOfLane];
+    using word = wide_word<Form>;
+    constexpr int kWords = sizeof(word) / sizeof(std::uint32_t);
+    word words[kRowsOfLane];
+    if constexpr (Products::kStagesCodes && !looks_up(Form)) {
+      const auto places = static_cast<std::uint32_t>(args_.row_words / kWords);
+      const auto ask_for = [&](std::uint32_t place) {
+        if (place < places) ask_for_words<word>(codes, place);
+        async_commit();
+      };
+      for (std::uint32_t place = 0; place + 1 < kWideStages; place++) ask_for(place);
+#pragma unroll 1
+      for (std::uint32_t place = 0; place < places; place++) {
+        async_wait<kWideStages - 2>();
 #pragma unroll
-    for (int w = 0; w < kWords; w++) codes.load(w, next[w]);
+        for (int row = 0; row < kRowsOfLane; row++) load_codeword(words_at<word>(place, row), words[row]);
+        ask_for(place + kWideStages - 1);
+        chunk_rows rows;
+        decode_numbers(words, rows);
+        use(rows);
+      }
+      return;
+    }
+    word next[kRowsOfLane];
+    codes.load(0, next);
 #pragma unroll 1
     for (std::int32_t i = 0; i < args_.row_words; i += kWords) {
 #pragma unroll
-      for (int w = 0; w < kWords; w++) {
-#pragma unroll
-        for (int row = 0; row < kRowsOfLane; row++) words[w][row] = next[w][row];
-        if (i + kWords < args_.row_words) codes.load(i + kWords + w, next[w]);
-      }
+      for (int row = 0; row < kRowsOfLane; row++) words[row] = next[row];
+      if (i + kWords < args_.row_words) codes.load(i + kWords, next);
       chunk_rows rows;
-      if constexpr (Form == wide_form::numbers8) {
-        decode_bytes(words[0], words[1], rows);
-        use(rows);
-      } else if constexpr (Form == wide_form::numbers4) {
-        decode_nibbles(words[0], rows);
+      if constexpr (!looks_up(Form)) {
+        decode_numbers(words, rows);
         use(rows);
       } else {
         using reader = chunk_reader<Form>;
@@ -390,13 +422,31 @@ class wide_scan {
         for (std::int32_t code = 0; code < codes_of_word; code += reader::kCodes) {
 #pragma unroll 1
           for (std::int32_t eight = 0; eight < args_.eights; eight++) {
-            table.decode(words[0], code, await_table(), rows);
+            table.decode(words, code, await_table(), rows);
             leave_table();
             use(rows);
           }
         }
       }
     }
+  }
+
+  // Codes of numbers that are on their way to shared memory, each lane's own: [warps, stages, rows, lanes].
+
+  template <class Word>
+  __device__ __forceinline__ std::uint32_t words_at(std::uint32_t place, int row) const {
+    const std::uint32_t at = ((warp_ * kWideStages + place % kWideStages) * kRowsOfLane + row) * kWarp + lane_;
+    return ring_ + at * sizeof(Word);
+  }
+  template <class Word>
+  __device__ __forceinline__ void ask_for_words(const page_codes& codes, std::uint32_t place) const {
+    constexpr std::int32_t kWords = sizeof(Word) / sizeof(std::uint32_t);
+    codes.for_each_row(static_cast<std::int32_t>(place) * kWords, [&](int row, const std::uint32_t* from) {
+      if constexpr (kWords == 2)
+        async_copy_8(words_at<Word>(place, row), from, true);
+      else
+        async_copy_4(words_at<Word>(place, row), from);
+    });
   }
 
   // The ring of chunks' tables, which all warps go through in step, page after page: turn n has chunk n modulo the

@@ -20,6 +20,7 @@ struct group_products {
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kQueries = Queries;
   static constexpr int kWarpsTogether = 4;
+  static constexpr bool kStagesCodes = Queries == kManyQueries;  // of fewer, registers hold those of the next chunk
 
   /// As column_byte_at has them.
   class columns {
@@ -87,6 +88,14 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_scan_kernel(const __grid_c
   wide_scan<Form, group_products<Queries>, false>(args, shared).run();
 }
 
+template <wide_form Form, int Queries>
+std::int64_t ring_bytes(const wide_args& args) {
+  if (looks_up(Form)) return kWideStages * args.stage_bytes;
+  return Form == wide_form::halves || !group_products<Queries>::kStagesCodes
+             ? 0
+             : kWideStages * kThreads * kRowsOfLane * sizeof(wide_word<Form>);
+}
+
 template <int Queries>
 void launch_queries(cudaStream_t stream, const wide_args& args, int multiprocessors) {
   with_wide_form(wide_form_of(args.batch), [&]<wide_form Form>() {
@@ -94,7 +103,7 @@ void launch_queries(cudaStream_t stream, const wide_args& args, int multiprocess
            {.grid = dim3(static_cast<unsigned>(multiprocessors)),
             .threads = kThreads,
             .shared_bytes = kWideHeadBytes + group_products<Queries>::columns::bytes_of(args.chunks) +
-                            Queries * kWideFactsBytes + (looks_up(Form) ? kWideStages * args.stage_bytes : 0),
+                            Queries * kWideFactsBytes + ring_bytes<Form, Queries>(args),
             .overlaps = true},
            stream, args, "launching the scan of lists");
   });
@@ -106,8 +115,12 @@ std::int32_t queries_of_hopper_item(std::int64_t halves) {
   return halves <= kHalvesOfMany ? kManyQueries : kFewQueries;
 }
 
-void launch_hopper_scan(cudaStream_t stream, const wide_args& args, int multiprocessors) {
-  if (args.queries == kManyQueries) return launch_queries<kManyQueries>(stream, args, multiprocessors);
+void launch_hopper_scan(cudaStream_t stream, wide_args args, int multiprocessors) {
+  if (args.queries > kFewQueries) {
+    args.queries = kManyQueries;
+    return launch_queries<kManyQueries>(stream, args, multiprocessors);
+  }
+  args.queries = kFewQueries;
   launch_queries<kFewQueries>(stream, args, multiprocessors);
 }
 
