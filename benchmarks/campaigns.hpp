@@ -27,6 +27,7 @@ limits_report run_rows(results& out, const campaign_settings& settings);
 limits_report run_logits(results& out, const campaign_settings& settings);
 limits_report run_ivf_pq(results& out, const campaign_settings& settings);
 limits_report run_ivf_pq_billion(results& out, const campaign_settings& settings);
+limits_report run_ivf_pq_wide(results& out, const campaign_settings& settings);
 
 /// The accuracy of RTop-K's early stops, in the form of its tables 1, 2 and 5; null where `out` does not want
 /// "top_k/accuracy". Not timed.

@@ -36,6 +36,7 @@ constexpr named_campaign kCampaigns[] = {
     {"logits", run_logits},
     {"ivf_pq", run_ivf_pq},
     {"ivf_pq_billion", run_ivf_pq_billion},
+    {"ivf_pq_wide", run_ivf_pq_wide},
 };
 
 /// SHORTLIST_COMMIT, or what git says of the folder that this runs in.

@@ -20,7 +20,7 @@ import verdicts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "flat_certified", "flat_certified_gpu", "flat_host_rows", "rows", "logits", "ivf_pq", "ivf_pq_cpu", "ivf_pq_billion"]
+CAMPAIGN_ORDER = ["flat_gpu", "seeds", "flat_cpu", "flat_certified", "flat_certified_gpu", "flat_host_rows", "rows", "logits", "ivf_pq", "ivf_pq_cpu", "ivf_pq_billion", "ivf_pq_wide"]
 SEED = re.compile(r"flat/q1/(\d+)x(\d+)/f32/ip/k(\d+)/(host|device)(/\w+)?")
 CROSSING = re.compile(r"flat/q(\d+)/(\d+)x(\d+)/f32/ip/k10/host(/cpu)?")
 # What README shows of each campaign: the shapes that the targets name.
@@ -88,6 +88,10 @@ README_WORK = {
     "ivf_pq_billion": [
         "ivf_pq/1000000000x96/q10000/k10/nprobe32/pq48",
         "ivf_pq/1000000000x96/q10000/k10/nprobe64/pq48",
+    ],
+    "ivf_pq_wide": [
+        "ivf_pq/1000000x768/q10000/k10/nprobe32/pq384",
+        "ivf_pq/1000000x768/q10000/k10/nprobe32/sq8",
     ],
 }
 

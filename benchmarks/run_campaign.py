@@ -35,6 +35,7 @@ CAMPAIGNS = {
     "logits": "top k of long rows, and sampling a token of each, on the CPU and the GPU: shapes, types, filters",
     "ivf_pq": "IVF-PQ on the GPU, 10M x 96: what each code reaches, building, recall and time, batches, one query, large k",
     "ivf_pq_billion": "IVF-PQ on the GPU, 10^9 x 96, codes only: building, recall and time",
+    "ivf_pq_wide": "IVF-PQ on the GPU, 1M x 768: building, recall and time, batches, one query, k 100",
 }
 PEERS = {
     "torch": "peers_torch.py",
@@ -54,6 +55,7 @@ PEERS_OF = {
     "logits": ["torch_rows", "torch_logits"],
     "ivf_pq": [],
     "ivf_pq_billion": [],
+    "ivf_pq_wide": [],
 }
 # Whether a Python can run a peer, asked of it before the peer is started.
 PROBES = {

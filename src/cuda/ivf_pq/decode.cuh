@@ -59,11 +59,15 @@ class row_decoder {
       const std::int32_t piece = piece_of(first);
       return *reinterpret_cast<const float4*>(codeword(piece) + (first - piece * from_.piece_dim));
     }
-    if (from_.piece_dim == 2) {
+    if (from_.piece_dim == 2) {  // of whose pieces two neighbours' codes are of one word
       const std::int32_t piece = first / 2;
-      const float2 low = *reinterpret_cast<const float2*>(codeword(piece));
+      const std::uint32_t codes = codes_from(piece);
+      const bool bytes = from_.code_bits == 8;
+      const std::uint32_t code = bytes ? codes & 0xFFu : codes & 0xFu;
+      const std::uint32_t next = bytes ? codes >> 8 & 0xFFu : codes >> 16 & 0xFu;
+      const float2 low = *reinterpret_cast<const float2*>(codeword(piece, code));
       const float2 high =
-          first + 2 < from_.dim ? *reinterpret_cast<const float2*>(codeword(piece + 1)) : make_float2(0.0f, 0.0f);
+          first + 2 < from_.dim ? *reinterpret_cast<const float2*>(codeword(piece + 1, next)) : make_float2(0.0f, 0.0f);
       return make_float4(low.x, low.y, high.x, high.y);
     }
     float each[4] = {};
@@ -84,13 +88,25 @@ class row_decoder {
     const std::int32_t i = first - t * from_.lane_pieces;
     const bool bytes = from_.code_bits == 8;
     const std::uint32_t codes = word(t, bytes ? i / 4 : i / 8);
+    float steps[4] = {};
+    if (first + 4 <= from_.dim) {
+      const float4 all = *reinterpret_cast<const float4*>(from_.steps + first);
+      steps[0] = all.x;
+      steps[1] = all.y;
+      steps[2] = all.z;
+      steps[3] = all.w;
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        if (first + e < from_.dim) steps[e] = from_.steps[first + e];
+    }
     float each[4];
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const std::uint32_t code =
           bytes ? (codes >> (8 * e)) & 0xFFu : (codes >> (e % 2 * 16 + (i % 8 / 2 + e / 2) * 4)) & 0xFu;
       const float number = static_cast<float>(code) - 0.5f * static_cast<float>(from_.codewords - 1);
-      each[e] = first + e < from_.dim ? __fmul_rn(number, from_.steps[first + e]) : 0.0f;
+      each[e] = first + e < from_.dim ? __fmul_rn(number, steps[e]) : 0.0f;
     }
     return make_float4(each[0], each[1], each[2], each[3]);
   }
@@ -108,15 +124,18 @@ class row_decoder {
     return from_.piece_shift >= 0 ? element >> from_.piece_shift : element / from_.piece_dim;
   }
   __device__ __forceinline__ const float* codeword(std::int32_t piece) const {
-    return from_.codebook + (static_cast<std::int64_t>(piece) * from_.codewords + code_of(piece)) * from_.piece_dim;
+    return codeword(piece, codes_from(piece) & (from_.code_bits == 8 ? 0xFFu : 0xFu));
   }
-  __device__ __forceinline__ std::uint32_t code_of(std::int32_t piece) const {
+  __device__ __forceinline__ const float* codeword(std::int32_t piece, std::uint32_t code) const {
+    return from_.codebook + (static_cast<std::int64_t>(piece) * from_.codewords + code) * from_.piece_dim;
+  }
+  /// The word that a piece's code is in, which is its lowest bits.
+  __device__ __forceinline__ std::uint32_t codes_from(std::int32_t piece) const {
     const std::int32_t t =  // piece / lane_pieces, below 4
         (piece >= from_.lane_pieces) + (piece >= 2 * from_.lane_pieces) + (piece >= 3 * from_.lane_pieces);
     const std::int32_t i = piece - t * from_.lane_pieces;
     const bool bytes = from_.code_bits == 8;
-    const std::uint32_t codes = word(t, bytes ? i / 4 : i / 8);
-    return bytes ? (codes >> (i % 4 * 8)) & 0xFFu : (codes >> (i % 2 * 16 + i % 8 / 2 * 4)) & 0xFu;
+    return word(t, bytes ? i / 4 : i / 8) >> (bytes ? i % 4 * 8 : i % 2 * 16 + i % 8 / 2 * 4);
   }
 
   const decoder& from_;
