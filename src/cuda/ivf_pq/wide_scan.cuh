@@ -456,7 +456,7 @@ class wide_scan {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < kWideStages; stage++) {
         barrier_init(&head_.is_full[stage], 1);
-        barrier_init(&head_.is_empty[stage], kWarps);
+        barrier_init(&head_.is_empty[stage], kWarps * kWarp);
       }
       barrier_init_fence();
     }
@@ -493,8 +493,7 @@ class wide_scan {
   }
   /// The warp has looked up what it needs.
   __device__ __forceinline__ void leave_table() {
-    __syncwarp();
-    if (lane_ == 0) barrier_arrive_at(shared_address(&head_.is_empty[turn_ % kWideStages]));
+    barrier_arrive_at(shared_address(&head_.is_empty[turn_ % kWideStages]));  // each lane, whose reads that follows
     turn_++;
   }
   /// The warp has no page that the others need the table for.
