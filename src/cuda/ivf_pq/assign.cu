@@ -1,4 +1,4 @@
-// Lists of rows: a coarse search for the nearest centroid, or a flat search where dimensions are too many for it.
+// Lists of rows: a coarse search for the nearest centroid, or a flat search where elements are too many for it.
 #include <algorithm>
 
 #include "cuda/ivf_pq/assign.hpp"
