@@ -258,18 +258,55 @@ TEST_P(IvfPqOnDevice, ManyRowsByCodeForManyQueries) {
   }
 }
 
+struct code_case {
+  code_kind code;
+  std::int64_t dim;
+  std::int64_t piece_dim;
+  encoded encodes = encoded::residual;
+  int bits = 8;
+};
+
+/// Options of a case and its data, by turns.
+ivf_pq_case case_of(const code_case& code, std::int64_t nlist, std::int64_t rows, std::string distribution,
+                    std::uint64_t turn) {
+  constexpr metric kMetrics[] = {metric::l2, metric::inner_product, metric::cosine};
+  ivf_pq_case of{.options = {.dim = code.dim, .nlist = nlist, .code = code.code, .encodes = code.encodes},
+                 .rows = rows,
+                 .distribution = std::move(distribution),
+                 .seed = turn + 1};
+  if (code.code == code_kind::pq) {
+    of.options.pq_dim = (code.dim + code.piece_dim - 1) / code.piece_dim;
+    of.options.pq_bits = code.bits;
+  }
+  of.options.metric = kMetrics[turn % 3];
+  of.options.rotation = turn % 4 == 3 ? rotation::random : rotation::none;
+  return of;
+}
+
+/// Queries [kFirst, kFirst + kSome) of a batch are as the oracle has them, and the batch the same every way. One of the
+/// batch is NaN.
+constexpr std::int64_t kNanQuery = 5;
+void expect_every_way(device where, const ivf_pq_index& index, const ivf_pq_oracle& oracle, const dataset& data,
+                      const ivf_pq_search_options& options, const std::string& what) {
+  constexpr std::int64_t kFirst = 4;
+  constexpr std::int64_t kSome = 3;
+  const matrix_view<const float> some(data.query(kFirst), kSome, data.dim, data.query_stride);
+  const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
+  const ivf_pq_result found = index.search(data.query_view(), options);
+  ivf_pq_result same = expected;
+  std::copy_n(found.scores.begin() + kFirst * options.k, same.scores.size(), same.scores.begin());
+  std::copy_n(found.ids.begin() + kFirst * options.k, same.ids.size(), same.ids.begin());
+  ASSERT_EQ(first_difference(same, expected), "") << what;
+  for_every_way(where, [&](const std::string& way) {
+    ASSERT_EQ(first_difference(index.search(data.query_view(), options), found), "") << what << " way=" << way;
+  });
+}
+
 /// From 128 rows by code on, or 240 of whole numbers, a GPU marks the rows that are scored; from 320 on that are
 /// refined it writes all distances out and chooses among them: rows of every form of code, of fewer bits, too, ties,
 /// distances that halves hardly tell apart or cannot hold, and lists with fewer rows than that; refined by rows on the
 /// GPU or in host memory.
 TEST_P(IvfPqOnDevice, RowsMarkedOrDistancesWrittenOut) {
-  struct code_case {
-    code_kind code;
-    std::int64_t dim;
-    std::int64_t piece_dim;
-    encoded encodes = encoded::residual;
-    int bits = 8;
-  };
   constexpr code_case kCodes[] = {
       {code_kind::pq, 96, 2},
       {code_kind::pq, 33, 2},
@@ -285,25 +322,16 @@ TEST_P(IvfPqOnDevice, RowsMarkedOrDistancesWrittenOut) {
       {code_kind::pq, 36, 4, encoded::residual, 7},
   };
   const char* distributions[] = {"normal", "ties_90", "narrow_band", "mixed_magnitudes", "all_equal"};
-  constexpr metric kMetrics[] = {metric::l2, metric::inner_product, metric::cosine};
-  std::uint64_t seed = 0;
+  std::uint64_t turn = 0;
   for (const code_case& code : kCodes) {
-    ivf_pq_case of{.options = {.dim = code.dim, .nlist = 9, .code = code.code, .encodes = code.encodes}, .rows = 5000};
-    if (code.code == code_kind::pq) {
-      of.options.pq_dim = (code.dim + code.piece_dim - 1) / code.piece_dim;
-      of.options.pq_bits = code.bits;
-    }
-    of.options.metric = kMetrics[seed % 3];
-    of.options.rotation = seed % 4 == 3 ? rotation::random : rotation::none;
-    of.options.type = seed % 3 == 2 ? element_type::f16 : element_type::f32;
-    of.options.rows = seed % 4 == 1 ? kept_rows::host : kept_rows::device;
-    of.distribution = distributions[seed % 5];
-    of.seed = ++seed;
+    ivf_pq_case of = case_of(code, 9, 5000, distributions[turn % 5], turn);
+    of.options.type = turn % 3 == 2 ? element_type::f16 : element_type::f32;
+    of.options.rows = turn % 4 == 1 ? kept_rows::host : kept_rows::device;
+    turn++;
     dataset data = make_dataset(of.options.type, of.distribution, of.rows, of.options.dim, 70, of.seed);
-    data.query_data[static_cast<std::size_t>(5 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
+    data.query_data[static_cast<std::size_t>(kNanQuery * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
     const ivf_pq_index index = index_of(where_, of, data);
     const ivf_pq_oracle oracle = oracle_of(index);
-    const matrix_view<const float> some(data.query(4), 3, data.dim, data.query_stride);
     for (const ivf_pq_search_options& options :
          {ivf_pq_search_options{.k = 128, .nprobe = 4}, ivf_pq_search_options{.k = 320, .nprobe = 9},
           ivf_pq_search_options{.k = 1000, .nprobe = 2}, ivf_pq_search_options{.k = 2048, .nprobe = 9},
@@ -311,17 +339,10 @@ TEST_P(IvfPqOnDevice, RowsMarkedOrDistancesWrittenOut) {
           ivf_pq_search_options{.k = 320, .nprobe = 9, .refine_ratio = 1},
           ivf_pq_search_options{.k = 1000, .nprobe = 9, .refine_ratio = 3},
           ivf_pq_search_options{.k = 2048, .nprobe = 8, .refine_ratio = 2}}) {
-      const std::string what = describe(of, where_) + " k=" + std::to_string(options.k) +
-                               " refine_ratio=" + std::to_string(options.refine_ratio);
-      const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
-      const ivf_pq_result found = index.search(data.query_view(), options);
-      ivf_pq_result same = expected;
-      std::copy_n(found.scores.begin() + 4 * options.k, same.scores.size(), same.scores.begin());
-      std::copy_n(found.ids.begin() + 4 * options.k, same.ids.size(), same.ids.begin());
-      ASSERT_EQ(first_difference(same, expected), "") << what;
-      for_every_way(where_, [&](const std::string& way) {
-        ASSERT_EQ(first_difference(index.search(data.query_view(), options), found), "") << what << " way=" << way;
-      });
+      expect_every_way(where_, index, oracle, data, options,
+                       describe(of, where_) + " k=" + std::to_string(options.k) +
+                           " refine_ratio=" + std::to_string(options.refine_ratio));
+      if (HasFatalFailure()) return;
     }
   }
 }
@@ -329,62 +350,39 @@ TEST_P(IvfPqOnDevice, RowsMarkedOrDistancesWrittenOut) {
 /// A GPU scans rows of more elements than registers hold, and codes of other pieces than shared memory has a table of,
 /// in another way: pieces of one to many elements, codes of half a byte, rows that end within a piece.
 TEST_P(IvfPqOnDevice, RowsOfManyElementsAndPiecesOfAnySize) {
-  struct code_case {
-    code_kind code;
-    std::int64_t dim;
-    std::int64_t piece_dim;
-    int bits = 8;
-    encoded encodes = encoded::residual;
-  };
   constexpr code_case kCodes[] = {
       {code_kind::pq, 200, 2},
       {code_kind::pq, 264, 8},
-      {code_kind::pq, 150, 4, 8, encoded::row},
-      {code_kind::pq, 129, 3, 5},
+      {code_kind::pq, 150, 4, encoded::row},
+      {code_kind::pq, 129, 3, encoded::residual, 5},
       {code_kind::sq8, 260, 1},
       {code_kind::sq4, 515, 1},
-      {code_kind::sq8, 1030, 1, 8, encoded::row},
+      {code_kind::sq8, 1030, 1, encoded::row},
       {code_kind::pq, 96, 8},
-      {code_kind::pq, 130, 16, 7},
-      {code_kind::pq, 48, 2, 4},
-      {code_kind::pq, 90, 5, 4},
-      {code_kind::pq, 170, 24, 4},
+      {code_kind::pq, 130, 16, encoded::residual, 7},
+      {code_kind::pq, 48, 2, encoded::residual, 4},
+      {code_kind::pq, 90, 5, encoded::residual, 4},
+      {code_kind::pq, 170, 24, encoded::residual, 4},
       {code_kind::pq, 140, 1},
   };
   const char* distributions[] = {"normal", "ties_90", "narrow_band", "normal", "mixed_magnitudes", "all_equal"};
-  constexpr metric kMetrics[] = {metric::l2, metric::inner_product, metric::cosine};
-  std::uint64_t seed = 0;
+  std::uint64_t turn = 0;
   for (const code_case& code : kCodes) {
-    ivf_pq_case of{.options = {.dim = code.dim, .nlist = 5, .code = code.code, .encodes = code.encodes}, .rows = 1500};
-    if (code.code == code_kind::pq) {
-      of.options.pq_dim = (code.dim + code.piece_dim - 1) / code.piece_dim;
-      of.options.pq_bits = code.bits;
-    }
-    of.options.metric = kMetrics[seed % 3];
-    of.options.rotation = seed % 4 == 3 ? rotation::random : rotation::none;
-    of.options.rows = seed % 2 == 0 ? kept_rows::device : kept_rows::host;
-    of.distribution = distributions[seed % 6];
-    of.seed = ++seed;
+    ivf_pq_case of = case_of(code, 5, 1500, distributions[turn % 6], turn);
+    of.options.rows = turn % 2 == 0 ? kept_rows::device : kept_rows::host;
+    turn++;
     dataset data = make_dataset(element_type::f32, of.distribution, of.rows, of.options.dim, 90, of.seed);
-    data.query_data[static_cast<std::size_t>(5 * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
+    data.query_data[static_cast<std::size_t>(kNanQuery * data.query_stride)] = std::numeric_limits<float>::quiet_NaN();
     const ivf_pq_index index = index_of(where_, of, data);
     const ivf_pq_oracle oracle = oracle_of(index);
-    const matrix_view<const float> some(data.query(4), 3, data.dim, data.query_stride);
     for (const ivf_pq_search_options& options :
          {ivf_pq_search_options{.k = 10, .nprobe = 2}, ivf_pq_search_options{.k = 10, .nprobe = 3, .refine_ratio = 4},
           ivf_pq_search_options{.k = 70, .nprobe = 5}, ivf_pq_search_options{.k = 400, .nprobe = 4},
           ivf_pq_search_options{.k = 300, .nprobe = 5, .refine_ratio = 2}}) {
       const std::string what = describe(of, where_) + " k=" + std::to_string(options.k) +
                                " refine_ratio=" + std::to_string(options.refine_ratio);
-      const ivf_pq_result expected = oracle.expected(data.row_view(), some, options);
-      const ivf_pq_result found = index.search(data.query_view(), options);
-      ivf_pq_result same = expected;
-      std::copy_n(found.scores.begin() + 4 * options.k, same.scores.size(), same.scores.begin());
-      std::copy_n(found.ids.begin() + 4 * options.k, same.ids.size(), same.ids.begin());
-      ASSERT_EQ(first_difference(same, expected), "") << what;
-      for_every_way(where_, [&](const std::string& way) {
-        ASSERT_EQ(first_difference(index.search(data.query_view(), options), found), "") << what << " way=" << way;
-      });
+      expect_every_way(where_, index, oracle, data, options, what);
+      if (HasFatalFailure()) return;
       const bool is_decoded = code.code == code_kind::pq && code.piece_dim == 1;
       if (where_.kind() == device_kind::cpu || of.distribution != "normal" || is_decoded) continue;
       const test::environment_value forced("SHORTLIST_FORCE_IVF_PQ", "filter");
