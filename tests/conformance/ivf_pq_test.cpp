@@ -283,8 +283,8 @@ ivf_pq_case case_of(const code_case& code, std::int64_t nlist, std::int64_t rows
   return of;
 }
 
-/// Queries [kFirst, kFirst + kSome) of a batch are as the oracle has them, and the batch the same every way. One of the
-/// batch is NaN.
+/// Queries [kFirst, kFirst + kSome) of a batch are as the oracle has them, and both those alone and the batch the same
+/// every way. One of the batch is NaN.
 constexpr std::int64_t kNanQuery = 5;
 void expect_every_way(device where, const ivf_pq_index& index, const ivf_pq_oracle& oracle, const dataset& data,
                       const ivf_pq_search_options& options, const std::string& what) {
@@ -298,6 +298,7 @@ void expect_every_way(device where, const ivf_pq_index& index, const ivf_pq_orac
   std::copy_n(found.ids.begin() + kFirst * options.k, same.ids.size(), same.ids.begin());
   ASSERT_EQ(first_difference(same, expected), "") << what;
   for_every_way(where, [&](const std::string& way) {
+    ASSERT_EQ(first_difference(index.search(some, options), expected), "") << what << " way=" << way << " alone";
     ASSERT_EQ(first_difference(index.search(data.query_view(), options), found), "") << what << " way=" << way;
   });
 }
