@@ -124,12 +124,11 @@ limits_report run_flat_certified_gpu(results& out, const campaign_settings& sett
   if (!find_gpu()) {
     throw std::runtime_error("the campaign flat_certified_gpu needs a GPU, and a shortlist_bench built with CUDA");
   }
-  constexpr std::int64_t kReadBytes = std::int64_t{1} << 32;
   const patience limit =
       settings.quick ? patience{.seconds = 0.03, .fewest = 3} : patience{.seconds = 0.3, .fewest = 7};
   gpu_clock gpu;
   limits_report limits;
-  limits["read_gb_per_s"]["gpu"] = static_cast<double>(kReadBytes) / (gpu.read_ms(kReadBytes) * 1e6);
+  limits["read_gb_per_s"]["gpu"] = gpu.read_gb_per_s();
   for (const certified_corpus& corpus : kCorpora) run_corpus(corpus, gpu, out, limit);
   return limits;
 }

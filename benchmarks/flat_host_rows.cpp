@@ -90,12 +90,11 @@ limits_report run_flat_host_rows(results& out, const campaign_settings& settings
   if (!find_gpu()) {
     throw std::runtime_error("the campaign flat_host_rows needs a GPU, and a shortlist_bench built with CUDA");
   }
-  constexpr std::int64_t kReadBytes = std::int64_t{1} << 32;
   limits_report limits;
   double gb_per_s = 0;
   {
     gpu_clock gpu;
-    gb_per_s = static_cast<double>(kReadBytes) / (gpu.read_ms(kReadBytes) * 1e6);
+    gb_per_s = gpu.read_gb_per_s();
   }
   limits["read_gb_per_s"]["gpu"] = gb_per_s;
   setenv(kBudget, kDefaultBudget, 0);  // unless the caller gave one

@@ -57,6 +57,12 @@ class gpu_clock {
   /// back to back, so that what fits the L2 cache comes from there. The best of several unrolls and grids.
   double read_ms(std::int64_t bytes);
 
+  /// How fast that kernel reads what no cache holds.
+  double read_gb_per_s() {
+    constexpr std::int64_t kBytes = std::int64_t{1} << 32;
+    return static_cast<double>(kBytes) / (read_ms(kBytes) * 1e6);
+  }
+
  private:
   struct impl;
   std::unique_ptr<impl> impl_;

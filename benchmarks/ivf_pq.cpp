@@ -79,8 +79,7 @@ class ivf_pq_campaign {
         host_rows_(static_cast<std::size_t>(kRows * kDim)),
         queries_(where_, set_.queries(kQueries), kDim),
         skewed_(where_, set_.queries_near_row(kSkewedRow, kQueries), kDim) {
-    constexpr std::int64_t kReadBytes = std::int64_t{1} << 32;
-    read_gb_per_s_ = static_cast<double>(kReadBytes) / (gpu_.read_ms(kReadBytes) * 1e6);
+    read_gb_per_s_ = gpu_.read_gb_per_s();
     make_rows();
     find_truth();
     warm_up();
@@ -135,18 +134,6 @@ class ivf_pq_campaign {
     ivf_pq_outcome outcome;
   };
 
-  /// Adds a record of what `measure` returns; an error becomes a record of the work's failure.
-  template <class Measure>
-  void attempt(const std::string& work, const Measure& measure) {
-    if (!out_.wants(work)) return;
-    try {
-      const ivf_pq_outcome made = measure();
-      out_.add(work, made.what, made.fields);
-    } catch (const std::exception& failure) {
-      out_.add_wrong(work, failure.what());
-    }
-  }
-
   void make_rows() {
     const deep_like_on_gpu made(set_);
     made.write_rows(gpu_.stream(), 0, kRows, static_cast<float*>(rows_.data()));
@@ -181,7 +168,7 @@ class ivf_pq_campaign {
     const double add_ms = wall_ms([&] { index.add(stream_, on_gpu()); });
     const ivf_pq_memory memory = index.memory();
     const list_statistics lists = index.lists();
-    attempt(fmt::format("ivf_pq/{}x{}/build/nlist{}/{}", kRows, kDim, kLists, code.name), [&] {
+    attempt(out_, fmt::format("ivf_pq/{}x{}/build/nlist{}/{}", kRows, kDim, kLists, code.name), [&] {
       const double ms = train_ms + add_ms;
       ivf_pq_outcome made;
       made.what = {.time = {.median_ms = ms, .min_ms = ms, .runs = 1},
@@ -200,14 +187,14 @@ class ivf_pq_campaign {
   /// What the code alone loses: every list is probed.
   void every_list(const ivf_pq_bench& bench, std::int64_t ratio) {
     const ivf_pq_job all{.queries = kUnlimitedQueries, .nprobe = kLists, .refine_ratio = ratio};
-    attempt(bench.work(all), [&] { return bench.on_device(queries_, all, {.seconds = 0, .fewest = 1}); });
+    attempt(out_, bench.work(all), [&] { return bench.on_device(queries_, all, {.seconds = 0, .fewest = 1}); });
   }
 
   std::vector<point> sweep(const ivf_pq_bench& bench, std::int64_t ratio) {
     std::vector<point> points;
     for (const std::int64_t nprobe : kNprobes) {
       const ivf_pq_job job{.queries = kQueries, .nprobe = nprobe, .refine_ratio = ratio};
-      attempt(bench.work(job), [&] {
+      attempt(out_, bench.work(job), [&] {
         points.push_back({job, bench.on_device(queries_, job, limit_)});
         return points.back().outcome;
       });
@@ -260,9 +247,9 @@ class ivf_pq_campaign {
     for (const std::int64_t k : {std::int64_t{100}, kMostK}) {
       ivf_pq_job job = ordinary;
       job.k = k;
-      attempt(bench.work(job), [&] { return beside(bench.on_device(queries_, job, limit_), kRatioOfK); });
+      attempt(out_, bench.work(job), [&] { return beside(bench.on_device(queries_, job, limit_), kRatioOfK); });
     }
-    attempt(bench.work(ordinary, "skewed"),
+    attempt(out_, bench.work(ordinary, "skewed"),
             [&] { return beside(bench.on_device(skewed_, ordinary, limit_), kRatioOfSkew); });
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -76,6 +77,18 @@ struct ivf_pq_outcome {
   double recall = 0;  ///< 0 where no truth is known
   nlohmann::ordered_json fields;
 };
+
+/// Adds a record of what `measure` returns, if the work is wanted; an error becomes a record of the work's failure.
+template <class Measure>
+void attempt(results& out, const std::string& work, const Measure& measure) {
+  if (!out.wants(work)) return;
+  try {
+    const ivf_pq_outcome made = measure();
+    out.add(work, made.what, made.fields);
+  } catch (const std::exception& failure) {
+    out.add_wrong(work, failure.what());
+  }
+}
 
 class ivf_pq_bench {
  public:

@@ -68,11 +68,10 @@ limits_report run_ivf_pq_billion(results& out, const campaign_settings& settings
   const std::int64_t rows = settings.quick ? kQuickRows : kRows;
   const patience limit =
       settings.quick ? patience{.seconds = 0.05, .fewest = 3} : patience{.seconds = 0.5, .fewest = 7};
-  constexpr std::int64_t kReadBytes = std::int64_t{1} << 32;
   const device where = device::cuda();
   gpu_clock gpu;
   const stream s = stream::wrap(where, gpu.stream());
-  const double read_gb_per_s = static_cast<double>(kReadBytes) / (gpu.read_ms(kReadBytes) * 1e6);
+  const double read_gb_per_s = gpu.read_gb_per_s();
   limits_report limits;
   limits["read_gb_per_s"]["gpu"] = read_gb_per_s;
 

@@ -68,11 +68,10 @@ limits_report run_ivf_pq_wide(results& out, const campaign_settings& settings) {
   }
   const patience limit =
       settings.quick ? patience{.seconds = 0.02, .fewest = 3} : patience{.seconds = 0.2, .fewest = 7};
-  constexpr std::int64_t kReadBytes = std::int64_t{1} << 32;
   const device where = device::cuda();
   gpu_clock gpu;
   const stream s = stream::wrap(where, gpu.stream());
-  const double read_gb_per_s = static_cast<double>(kReadBytes) / (gpu.read_ms(kReadBytes) * 1e6);
+  const double read_gb_per_s = gpu.read_gb_per_s();
 
   const deep_like set;
   const std::vector<float> host_rows = made_rows(set);
@@ -87,15 +86,6 @@ limits_report run_ivf_pq_wide(results& out, const campaign_settings& settings) {
     queries.set_truth(kMostK, exact.search(queries.on_host(0, kQueries), {.k = kMostK}).ids);
   }
 
-  const auto attempt = [&](const std::string& work, const auto& measure) {
-    if (!out.wants(work)) return;
-    try {
-      const ivf_pq_outcome made = measure();
-      out.add(work, made.what, made.fields);
-    } catch (const std::exception& failure) {
-      out.add_wrong(work, failure.what());
-    }
-  };
   for (const ivf_pq_code& code : kCodes) {
     ivf_pq_index index(where, {.dim = kDim,
                                .metric = metric::l2,
@@ -106,7 +96,7 @@ limits_report run_ivf_pq_wide(results& out, const campaign_settings& settings) {
                                .rows = kept_rows::device});
     const double train_ms = wall_ms([&] { index.train(on_host); });
     const double add_ms = wall_ms([&] { index.add(s, on_gpu); });
-    attempt(fmt::format("ivf_pq/{}x{}/build/nlist{}/{}", kRows, kDim, kLists, code.name), [&] {
+    attempt(out, fmt::format("ivf_pq/{}x{}/build/nlist{}/{}", kRows, kDim, kLists, code.name), [&] {
       ivf_pq_outcome made;
       made.what = {.time = {.median_ms = train_ms + add_ms, .min_ms = train_ms + add_ms, .runs = 1},
                    .bytes = rows.bytes(),
@@ -115,8 +105,9 @@ limits_report run_ivf_pq_wide(results& out, const campaign_settings& settings) {
       return made;
     });
     const ivf_pq_bench bench(index, code, gpu, read_gb_per_s);
-    for (const ivf_pq_job& job : kJobs) attempt(bench.work(job), [&] { return bench.on_device(queries, job, limit); });
-    attempt(bench.work(kHostJob, "host"), [&] { return bench.on_host(queries, kHostJob, limit); });
+    for (const ivf_pq_job& job : kJobs)
+      attempt(out, bench.work(job), [&] { return bench.on_device(queries, job, limit); });
+    attempt(out, bench.work(kHostJob, "host"), [&] { return bench.on_host(queries, kHostJob, limit); });
   }
   limits_report limits;
   limits["read_gb_per_s"]["gpu"] = read_gb_per_s;
