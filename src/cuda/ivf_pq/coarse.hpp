@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/ivf_pq.hpp"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/filter.hpp"
 
 namespace shortlist::cuda {
@@ -14,7 +15,7 @@ namespace shortlist::cuda {
 struct exact_part;
 
 /// fp32 rows of at most kCoarseMaxDim elements, and at most kCoarseMaxLists of them asked for.
-inline constexpr std::int64_t kCoarseMaxDim = 4096;
+inline constexpr std::int64_t kCoarseMaxDim = kMaxWideHalves;
 inline constexpr std::int64_t kCoarseMaxLists = 2048;  ///< that a query looks for
 bool has_coarse(std::int64_t dim, std::int64_t k);
 

@@ -463,12 +463,8 @@ void launch_steps(cudaStream_t stream, coarse_scan_plan plan, int multiprocessor
 }  // namespace
 
 bool has_coarse_scan(std::int64_t dim, std::int64_t rows, std::int64_t k) {
-  if (dim > kMostDim) return false;
-  int device = 0;
-  int major = 0;
-  check(cudaGetDevice(&device), "asking for the GPU");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "reading the GPU's capability");
-  return runs_hopper_code(major) && k <= kMostRows && rows / kProductRows >= kLeastTiles && rows <= kMostCentroids;
+  return dim <= kMostDim && runs_hopper_code() && k <= kMostRows && rows / kProductRows >= kLeastTiles &&
+         rows <= kMostCentroids;
 }
 
 void launch_coarse_scan(cudaStream_t stream, const filter_batch& batch, std::int64_t rows, int multiprocessors) {

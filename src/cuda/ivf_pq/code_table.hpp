@@ -17,6 +17,7 @@ inline constexpr std::int64_t kTableCodes = 256;  ///< of a piece, whatever its 
 inline constexpr std::int64_t kGroupPieces = 4;   ///< of a lane; page_layout::lane_pieces is a multiple of it
 
 inline constexpr std::int64_t kRegisterHalves = 128;  ///< of a row, that registers hold, for two tiles of a page
+inline constexpr std::int64_t kMaxWideHalves = 4096;  ///< of a row, that goes through registers by chunks
 inline constexpr std::int64_t kMaxSharedTable = 64 * 1024;
 inline constexpr std::int64_t kChunkHalves = 8;  ///< of a lane
 inline constexpr std::int64_t kChunk = kChunkHalves * kLanesOfRow;
@@ -41,36 +42,37 @@ constexpr std::uint32_t place_in_chunks(std::uint32_t halves, std::uint32_t at) 
   return of_lane / kOfLane * kChunk + of_lane % kOfLane / 2 * (2 * kLanes) + lane * 2 + of_lane % 2;
 }
 
+/// That the table has of a piece.
 constexpr std::int64_t table_codes(const core::ivf_pq_shape& shape) {
   return fits_registers(shape) ? kTableCodes : shape.codewords();
 }
 
-/// What lies at place `at` of the table, counted in codewords.
-struct code_table_place {
-  std::int64_t piece;
-  std::int64_t code;
-
-  constexpr code_table_place(const page_layout& layout, std::int64_t at)
-      : piece(at % kLanesOfRow * layout.lane_pieces + at / (kLanesOfRow * kGroupPieces * kTableCodes) * kGroupPieces +
-              at / kLanesOfRow % kGroupPieces),
-        code(at / (kLanesOfRow * kGroupPieces) % kTableCodes) {}
-};
-
-/// What lies at place `at` of a table of chunks, counted in halves.
-struct chunk_table_place {
+/// What a half of the table is of.
+struct table_place {
   std::int64_t piece;
   std::int64_t code;
   std::int64_t half;  ///< of the codeword
-
-  constexpr chunk_table_place(const page_layout& layout, std::int64_t codes, std::int64_t at)
-      : code(at / kChunk % codes) {
-    const std::int64_t together = layout.halves < kChunkHalves ? layout.halves : kChunkHalves;
-    const std::int64_t in_chunk = at % kChunk;
-    const std::int64_t of_lane =
-        at / (kChunk * codes) * kChunkHalves + in_chunk / (kLanesOfRow * together) * together + in_chunk % together;
-    piece = in_chunk / together % kLanesOfRow * layout.lane_pieces + of_lane / layout.halves;
-    half = of_lane % layout.halves;
-  }
 };
+
+/// Half `at` of a table that shared memory has as a whole.
+constexpr table_place place_in_table(const page_layout& layout, std::int64_t at) {
+  const std::int64_t codeword = at / layout.halves;
+  return {.piece = codeword % kLanesOfRow * layout.lane_pieces +
+                   codeword / (kLanesOfRow * kGroupPieces * kTableCodes) * kGroupPieces +
+                   codeword / kLanesOfRow % kGroupPieces,
+          .code = codeword / (kLanesOfRow * kGroupPieces) % kTableCodes,
+          .half = at % layout.halves};
+}
+
+/// Half `at` of a table of chunks, of so many codes of a piece.
+constexpr table_place place_in_chunks_table(const page_layout& layout, std::int64_t codes, std::int64_t at) {
+  const std::int64_t together = layout.halves < kChunkHalves ? layout.halves : kChunkHalves;
+  const std::int64_t in_chunk = at % kChunk;
+  const std::int64_t of_lane =
+      at / (kChunk * codes) * kChunkHalves + in_chunk / (kLanesOfRow * together) * together + in_chunk % together;
+  return {.piece = in_chunk / together % kLanesOfRow * layout.lane_pieces + of_lane / layout.halves,
+          .code = at / kChunk % codes,
+          .half = of_lane % layout.halves};
+}
 
 }  // namespace shortlist::cuda

@@ -34,6 +34,8 @@ struct page_layout {
     plane_words = lane_words % 4 == 0 ? 4 : 2;
   }
 
+  constexpr std::int64_t row_words() const { return lane_words / 2; }  ///< of codes that a lane holds of one row
+  constexpr int plane_shift() const { return plane_words == 4 ? 2 : 1; }
   constexpr std::int64_t padded_pieces() const { return lane_pieces * kLanesOfRow; }
   constexpr std::int64_t padded_halves() const { return padded_pieces() * halves; }
   constexpr std::int64_t tile_bytes() const { return lane_words * kWarpLanes * 4; }
@@ -63,7 +65,7 @@ struct page_layout {
   /// Where a word of codes lies: word `i` of those that lane `lane_of_row` of the row's lanes holds of the row.
   constexpr std::int64_t word_at(std::int64_t row, std::int64_t lane_of_row, std::int64_t i) const {
     const std::int64_t lane = row % 8 * kLanesOfRow + lane_of_row;
-    const std::int64_t word = row % kTileRows / 8 * (lane_words / 2) + i;
+    const std::int64_t word = row % kTileRows / 8 * row_words() + i;
     const std::int64_t in_tile = (word / plane_words * kWarpLanes + lane) * plane_words + word % plane_words;
     return row / kTileRows * tile_bytes() + in_tile * 4;
   }

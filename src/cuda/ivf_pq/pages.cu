@@ -39,7 +39,7 @@ struct word_places {
   std::int32_t tile_bytes;
 
   explicit word_places(const page_layout& layout)
-      : half_words(static_cast<std::int32_t>(layout.lane_words / 2)),
+      : half_words(static_cast<std::int32_t>(layout.row_words())),
         plane_shift(std::countr_zero(static_cast<std::uint64_t>(layout.plane_words))),
         tile_bytes(static_cast<std::int32_t>(layout.tile_bytes())) {}
 

@@ -75,21 +75,10 @@ __global__ void __launch_bounds__(kThreads)
     table_kernel(core::ivf_pq_shape shape, page_layout layout, const float* codebook, int exponent, __half* table) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= layout.padded_halves() * table_codes(shape)) return;
-  std::int64_t i = at % layout.halves;
-  std::int64_t piece = 0;
-  std::int64_t code = 0;
-  if (fits_registers(shape)) {
-    const code_table_place place(layout, at / layout.halves);
-    piece = place.piece;
-    code = place.code;
-  } else {
-    const chunk_table_place place(layout, table_codes(shape), at);
-    piece = place.piece;
-    code = place.code;
-    i = place.half;
-  }
-  const bool is_real = i < shape.piece_dim && code < shape.codewords() && piece < shape.pieces;
-  const std::int64_t from = (piece * shape.codewords() + code) * shape.piece_dim + i;
+  const auto [piece, code, half] =
+      fits_registers(shape) ? place_in_table(layout, at) : place_in_chunks_table(layout, table_codes(shape), at);
+  const bool is_real = half < shape.piece_dim && code < shape.codewords() && piece < shape.pieces;
+  const std::int64_t from = (piece * shape.codewords() + code) * shape.piece_dim + half;
   table[at] = __float2half_rn(is_real ? scalbnf(codebook[from], -exponent) : 0.0f);
 }
 

@@ -234,8 +234,8 @@ decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& li
   made.codewords = static_cast<std::int32_t>(shape.codewords());
   made.code_bits = static_cast<std::int32_t>(layout.code_bits);
   made.lane_pieces = static_cast<std::int32_t>(layout.lane_pieces);
-  made.row_words = static_cast<std::int32_t>(layout.lane_words / 2);
-  made.plane_shift = layout.plane_words == 4 ? 2 : 1;
+  made.row_words = static_cast<std::int32_t>(layout.row_words());
+  made.plane_shift = layout.plane_shift();
   made.tile_words = static_cast<std::int32_t>(layout.tile_bytes() / 4);
   made.positions_at = static_cast<std::int32_t>(layout.positions_at());
   made.list_at = static_cast<std::int32_t>(layout.list_at());

@@ -263,7 +263,7 @@ bool scores_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std
 }
 
 bool filters_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe) {
-  const std::int64_t least = shape.dim <= core::kPartialSums ? 1 : kLeastOfWide;
+  const std::int64_t least = shape.dim <= kRegisterHalves ? 1 : kLeastOfWide;
   return core::forced_ivf_pq_way() != core::ivf_pq_way::decode && has_coarse(shape.dim, nprobe) && queries >= least;
 }
 

@@ -20,7 +20,6 @@ constexpr int kSampleQueries = 32;
 constexpr int kSmallQueries = 24;
 constexpr std::int64_t kSharedBytes = 228 * 1024;  // of a multiprocessor
 constexpr std::int64_t kReservedBytes = 1024;      // of a block
-constexpr std::int64_t kMaxHalves = 4096;
 
 /// Products of warps on their own, two tiles of 16 rows by eight queries.
 template <int Threads, int Blocks, int Queries>
@@ -110,10 +109,12 @@ std::int32_t queries_that_fit(std::int64_t halves, std::uint32_t stage_bytes) {
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, kEight, Products::kQueries));
 }
 
-template <bool LooksUp>
 std::int32_t queries_that_fit(std::int64_t halves, std::uint32_t stage_bytes, bool sample) {
-  return sample ? queries_that_fit<products_for<LooksUp, true>>(halves, stage_bytes)
-                : queries_that_fit<products_for<LooksUp, false>>(halves, stage_bytes);
+  if (stage_bytes > 0)
+    return sample ? queries_that_fit<products_for<true, true>>(halves, stage_bytes)
+                  : queries_that_fit<products_for<true, false>>(halves, stage_bytes);
+  return sample ? queries_that_fit<products_for<false, true>>(halves, 0)
+                : queries_that_fit<products_for<false, false>>(halves, 0);
 }
 
 template <bool Samples>
@@ -130,13 +131,7 @@ void launch_form(cudaStream_t stream, const wide_args& args, int multiprocessors
   });
 }
 
-bool has_hopper_scan(std::int64_t halves) {
-  int device = 0;
-  int major = 0;
-  check(cudaGetDevice(&device), "asking for the GPU");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "reading the GPU's capability");
-  return runs_hopper_code(major) && halves <= kMaxHopperHalves;
-}
+bool has_hopper_scan(std::int64_t halves) { return halves <= kMaxHopperHalves && runs_hopper_code(); }
 
 }  // namespace
 
@@ -156,8 +151,8 @@ wide_args wide_args_of(const filter_batch& batch, std::int32_t queries) {
   return {.batch = batch,
           .chunks = static_cast<std::int32_t>(layout.padded_halves() / kChunk),
           .queries = queries,
-          .row_words = static_cast<std::int32_t>(layout.lane_words / 2),
-          .plane_shift = layout.plane_words == 4 ? 2 : 1,
+          .row_words = static_cast<std::int32_t>(layout.row_words()),
+          .plane_shift = layout.plane_shift(),
           .tile_words = static_cast<std::int32_t>(tile_bytes / 4),
           .code_bits = static_cast<std::int32_t>(layout.code_bits),
           .eights = static_cast<std::int32_t>(std::max<std::int64_t>(layout.halves / kChunkHalves, 1)),
@@ -166,26 +161,22 @@ wide_args wide_args_of(const filter_batch& batch, std::int32_t queries) {
 
 bool has_wide_scan(const core::ivf_pq_shape& shape) {
   const page_layout layout(shape);
-  return (shape.uniform || layout.halves > 1) && layout.padded_halves() <= kMaxHalves;
+  return (shape.uniform || layout.halves > 1) && layout.padded_halves() <= kMaxWideHalves;
 }
 
 std::int32_t queries_of_wide_item(const core::ivf_pq_shape& shape, bool sample) {
   const std::int64_t halves = page_layout(shape).padded_halves();
   if (!sample && has_hopper_scan(halves)) return queries_of_hopper_item(halves);
-  return shape.uniform ? queries_that_fit<false>(halves, 0, sample)
-                       : queries_that_fit<true>(halves, stage_bytes_of(shape), sample);
+  return queries_that_fit(halves, stage_bytes_of(shape), sample);
 }
 
 std::int32_t queries_of_wide_halves(std::int64_t halves, bool sample) {
   if (!sample && has_hopper_scan(halves)) return queries_of_hopper_item(halves);
-  return queries_that_fit<false>(halves, 0, sample);
+  return queries_that_fit(halves, 0, sample);
 }
 
 std::int32_t queries_of_small_item(const core::ivf_pq_shape& shape) {
-  const std::int64_t halves = page_layout(shape).padded_halves();
-  const std::int32_t fit = shape.uniform ? queries_that_fit<false>(halves, 0, false)
-                                         : queries_that_fit<true>(halves, stage_bytes_of(shape), false);
-  return std::min(fit, kSmallQueries);
+  return std::min(queries_that_fit(page_layout(shape).padded_halves(), stage_bytes_of(shape), false), kSmallQueries);
 }
 
 void launch_wide_scan(cudaStream_t stream, const filter_batch& batch, bool samples, int multiprocessors) {

@@ -61,8 +61,9 @@ static_assert(sizeof(wide_head) <= kWideHeadBytes);
 /// What a query has beside its column: its pair, and that of the next item.
 inline constexpr std::int64_t kWideFactsBytes = 2 * static_cast<std::int64_t>(sizeof(scan_pair));
 
+/// Of a chunk's table; 0 if codes are numbers.
 inline std::uint32_t stage_bytes_of(const core::ivf_pq_shape& shape) {
-  return static_cast<std::uint32_t>(table_codes(shape)) * kCodeBytes;
+  return shape.uniform ? 0 : static_cast<std::uint32_t>(table_codes(shape)) * kCodeBytes;
 }
 
 wide_args wide_args_of(const filter_batch& batch, std::int32_t queries);
