@@ -28,6 +28,7 @@ constexpr float kManyTied = 8.0f;  // beyond k: so many are hardly ones that onl
 constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
 constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
 constexpr float kReach = 8.0f;    // times the square root of k, and as much more: further off the border hardly ever is
+constexpr float kSpread = 1.8f;   // the same: further off it seldom is
 constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of its bracket
 constexpr float kLeastGrid = 0x1p-24f;  // between numbers of fp16
 constexpr std::uint32_t kNumberNan = 0x7FFF;

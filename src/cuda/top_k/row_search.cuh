@@ -159,6 +159,7 @@ struct search_plan {
   float deviations;  // where the border of normal data lies, in standard deviations above the mean
   float density;     // of such data there: values a standard deviation
   float reach;       // how many values a guess of the border is off, at most
+  float spread;      // the same, seldom more
   early_stop stop;
   int narrowed_steps;  // so many of an early stop pay for a search of 16-bit numbers first
   float each_span;     // a deviation, of the distance between a row's extremes
@@ -175,6 +176,7 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
           .deviations = static_cast<float>(deviations),
           .density = static_cast<float>(density),
           .reach = kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach,
+          .spread = kSpread * std::sqrt(static_cast<float>(request.options.k)) + kSpread,
           .stop = early_stop_of(request.options),
           .narrowed_steps = request.matrix.rows < kManyRows ? 6 : 8,
           .each_span = static_cast<float>(0.5 / extreme),

@@ -5,11 +5,11 @@
 // then searched in the registers of its lanes as 16-bit numbers, two a register, from where the borders of the rows
 // before were, and a few counts are enough.
 //
-// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; early stops: row_stop.cuh) -> choose and write
-// (row_output.cuh). Rows of more than 1,024 columns list the few that may be among the best, and search these
-// (row_candidates.cuh). Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged
-// rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share:
-// docs/kernels.md.
+// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; 16-bit rows like those before: row_levels.cuh;
+// early stops: row_stop.cuh) -> choose and write (row_output.cuh). Rows of more than 1,024 columns list the few that
+// may be among the best, and search these (row_candidates.cuh). Rows that 16-bit numbers do not settle are searched one
+// at a time by the whole warp. Ragged rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over
+// read bandwidth. Measured share: docs/kernels.md.
 //
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
@@ -20,7 +20,8 @@
 // 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159. Sorted, 2^20 x 256, k 32: 64-bit keys
 // in shared memory 1.00 -> registers 0.38; bf16 1.08 -> 0.35. 2^20 x 255, k 32: a copy a row 0.74 -> one for eight
 // 0.55 -> the last columns in the place of what precedes the row 0.36; 2^20 x 256 of a wider matrix: copies asked for
-// by one lane 0.71 -> by a lane each 0.37.
+// by one lane 0.71 -> by a lane each 0.37. 16-bit rows: counts -> levels in planes of bits, 1,495 -> 971 instructions
+// for eight rows; on an H100 2^20 x 256, k 32, sorted 0.34 -> 0.26, 2^20 x 128, k 16, 0.17 -> 0.13.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +32,7 @@
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/top_k/row_candidates.cuh"
+#include "cuda/top_k/row_levels.cuh"
 #include "cuda/top_k/row_output.cuh"
 #include "cuda/top_k/row_queue.cuh"
 #include "cuda/top_k/row_search.cuh"
@@ -39,7 +41,10 @@
 
 namespace shortlist::cuda {
 
-constexpr int kSlotsEach = 2;  // of a warp: rows that are searched, and rows that arrive
+/// Of two warps: rows that are searched, and rows that arrive. Of rows that wait for memory alone, more on their way
+/// take longer.
+template <class Stored, bool Plain>
+constexpr int kSlotsOfTwo = kHasLevels<Stored, Plain> ? 3 : 4;
 constexpr std::int64_t kQueueBytes = (sizeof(row_queue<false>) + 127) / 128 * 128;
 constexpr int kListedShare = 4;  // see candidate_plan_of
 
@@ -144,6 +149,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = Kind == warp_rows_kind::early || (Kind == warp_rows_kind::any && args.search.stop.asked());
   candidate_threshold threshold;
+  level_trials trials;
   float each = 0.0f;
   const auto done = [&] {
     taken = fetches ? queue.next_after(taken, args.slots, shares, fetch) : queue.next_unfetched(shares);
@@ -195,34 +201,45 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
         }
       }
     }
-    bool settled = false;
-    row_marks<typename share_type::bits> marks;
-    if constexpr (Kind != warp_rows_kind::early)
-      if (!stops) marks = search_row<kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
-    if constexpr (!kPlain)
-      if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns_from(turn), settled);
-    const int best = kPlain ? args.search.k : min(args.search.k, row.count);
-    auto chosen = share.ascending(marks.sure);
-    int place = 0;
-    if (group.all(marks.chosen || (kLimits && settled && !args.search.stop.by_eps))) {  // most rows
-      place = group.before(count_marks(chosen));
-    } else {
-      while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
-        const int leader = __ffs(static_cast<int>(open)) - 1;
-        staged_row<Stored> other = row;
-        other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
-                       static_cast<int>(row.bytes - rows_bytes);
-        other.count = __shfl_sync(kFullWarp, row.count, leader);
-        const float near = __shfl_sync(kFullWarp, stops ? guess.at : shape.at, leader);
-        const key_border border =
-            find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near, args.search.deviations);
-        if (group_index == leader / Lanes) {
-          marks = marks_by_key<share_type>(row, group.rank(), border);
-          settled = true;
+    const auto choose_by_search = [&](typename share_type::bits& chosen, int& place) {
+      bool settled = false;
+      row_marks<typename share_type::bits> marks;
+      if constexpr (Kind != warp_rows_kind::early)
+        if (!stops) marks = search_row<kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
+      if constexpr (!kPlain)
+        if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns_from(turn), settled);
+      const int best = kPlain ? args.search.k : min(args.search.k, row.count);
+      chosen = share.ascending(marks.sure);
+      if (group.all(marks.chosen || (kLimits && settled && !args.search.stop.by_eps))) {  // most rows
+        place = group.before(count_marks(chosen));
+      } else {
+        while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
+          const int leader = __ffs(static_cast<int>(open)) - 1;
+          staged_row<Stored> other = row;
+          other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
+                         static_cast<int>(row.bytes - rows_bytes);
+          other.count = __shfl_sync(kFullWarp, row.count, leader);
+          const float near = __shfl_sync(kFullWarp, stops ? guess.at : shape.at, leader);
+          const key_border border =
+              find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near, args.search.deviations);
+          if (group_index == leader / Lanes) {
+            marks = marks_by_key<share_type>(row, group.rank(), border);
+            settled = true;
+          }
         }
+        chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
       }
-      chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
+    };
+    typename share_type::bits chosen = 0;
+    int place = 0;
+    bool found = false;
+    if constexpr (kHasLevels<Stored, kPlain>) {
+      if (shape.steady && trials.tries()) {
+        found = choose_by_level(group, args.search, share, shape, chosen, place);
+        trials.end(found);
+      }
     }
+    if (!found) choose_by_search(chosen, place);
     write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
       if constexpr (kGroups > 1 && kSimple) {
         if (!args.together) return false;
@@ -265,7 +282,9 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t warps =
       std::min({std::int64_t{most_warps<Stored, Values, Lanes, Kind>()}, (shares + blocks - 1) / blocks,
                 2 * room / (3 * args.stage_bytes + 2 * staged_each)});
-  const std::int64_t slots = std::min(kSlotsEach * warps, (room - warps * staged_each) / args.stage_bytes);
+  constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
+  const std::int64_t slots = std::min(std::max(kSlotsOfTwo<Stored, kPlain> * warps / 2, warps + 1),
+                                      (room - warps * staged_each) / args.stage_bytes);
   args.slots = static_cast<std::uint32_t>(slots);
   args.shares_each = static_cast<std::uint32_t>(shares / blocks);
   args.shares_over = static_cast<std::uint32_t>(shares % blocks);
