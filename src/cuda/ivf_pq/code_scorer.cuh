@@ -20,17 +20,7 @@ class code_scorer {
 #pragma unroll
     for (int r = 0; r < kScoredOfLanes; r++) lists[r] = from_.centroids ? from_.list_of(slots[r]) : 0;
     const std::uint32_t position = from_.position_of(mine == 0 ? slots[0] : slots[1]);
-    float sum = 0.0f;
-    if constexpr (Form == row_form::any) {
-      sum = sum_by_eights<L2, 1>(from_.dim, staged_, lane_, [&](std::int32_t first, scored_fours<1>& x) {
-        for_each_four<1>(first, from_.dim, [&](int i, std::int32_t at) {
-#pragma unroll
-          for (int r = 0; r < kScoredOfLanes; r++) x[i][r] = decoded_four(from_, slots[r], lists[r], at);
-        });
-      });
-    } else {
-      sum = codes_.template sum<L2, kFoursAtOnce>(slots, lists, staged_, lane_);
-    }
+    const float sum = codes_.template sum<L2, kFoursAtOnce>(slots, lists, staged_, lane_);
     return core::row_key(core::score_key(code_score(sum, by_, inverse_norm_), by_), position);
   }
 
@@ -41,7 +31,7 @@ class code_scorer {
   metric by_;
   const float* staged_;
   int lane_;
-  eights_decoder<Form> codes_;
+  decoder_by_form<Form> codes_;
   float inverse_norm_ = 0.0f;
 };
 

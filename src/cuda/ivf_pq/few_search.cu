@@ -10,6 +10,7 @@
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/decode_eights.cuh"
 #include "cuda/ivf_pq/few_search.cuh"
 #include "cuda/runtime/launch.cuh"
@@ -264,7 +265,7 @@ class few_block {
   std::uint32_t part_;
   std::uint32_t kept_;
   int lane_;
-  eights_decoder<Form> codes_;
+  decoder_by_form<Form> codes_;
   float inverse_norm_ = 0.0f;
   std::uint64_t least_ = 1;
 };
@@ -287,6 +288,8 @@ kernel_pointer kernel_of(row_form form, bool l2) {
     case row_form::numbers8: return kernel_of<row_form::numbers8>(l2);
     case row_form::numbers4: return kernel_of<row_form::numbers4>(l2);
     case row_form::pairs: return kernel_of<row_form::pairs>(l2);
+    case row_form::wide_numbers: return kernel_of<row_form::wide_numbers>(l2);
+    case row_form::wide_pieces: return kernel_of<row_form::wide_pieces>(l2);
     default: return kernel_of<row_form::any>(l2);
   }
 }
@@ -298,7 +301,7 @@ std::int32_t few_search_parts(std::int64_t queries, int multiprocessors) {
 }
 
 bool has_few_search(std::int64_t dim, std::int64_t queries, std::int64_t by_code, std::int64_t nprobe) {
-  return dim <= kInlineQueryDim && queries <= kFewQueries && by_code <= kFewMaxRows && nprobe <= kMaxProbes;
+  return dim <= kMaxWideHalves && queries <= kFewQueries && by_code <= kFewMaxRows && nprobe <= kMaxProbes;
 }
 
 void launch_few_search(cudaStream_t stream, const few_search_plan& plan) {

@@ -409,6 +409,8 @@ kernel_pointer kernel_of(row_form form, answerer who, bool l2) {
     case row_form::numbers8: return kernel_of<row_form::numbers8>(who, l2);
     case row_form::numbers4: return kernel_of<row_form::numbers4>(who, l2);
     case row_form::pairs: return kernel_of<row_form::pairs>(who, l2);
+    case row_form::wide_numbers: return kernel_of<row_form::wide_numbers>(who, l2);
+    case row_form::wide_pieces: return kernel_of<row_form::wide_pieces>(who, l2);
     case row_form::none: return kernel_of<row_form::none>(who, l2);
     default: return kernel_of<row_form::any>(who, l2);
   }
@@ -426,7 +428,8 @@ void launch_filter_answers(cudaStream_t stream, filter_answer_plan plan) {
   // Codewords are read from the L1 cache, which has little room where blocks of a scan hold shared memory: who reads
   // many of them begins when the scan has ended. Of refined rows few are looked up.
   const row_form form = row_form_of(plan.codes);
-  const bool looks_up = form == row_form::pairs && plan.answer.rows == nullptr;
+  const bool of_codewords = form == row_form::pairs || form == row_form::wide_pieces;
+  const bool looks_up = of_codewords && plan.answer.rows == nullptr;
   const bool l2 = plan.answer.results.by == metric::l2;
   const std::int64_t query_bytes = padded_dim(plan.answer.dim) * static_cast<std::int64_t>(sizeof(float));
   if (plan.answer.by_code <= kWarpRows && plan.batch.count > kFewAnswers) {

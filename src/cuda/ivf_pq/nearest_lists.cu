@@ -1,8 +1,9 @@
 // The nearest lists of a few queries.
 //
 // Two launches for very few. The first scores all centroids to the bit: a warp holds eight of them in registers, and
-// meets all of the block's queries. The second, a block a query: each thread's best key, of those the nprobe-th, which
-// so many keys reach and not many more; what reaches it is ranked.
+// meets all of the block's queries; of more than 128 elements, it reads them again for each. The second, a block a
+// query: each thread's best key, of those the nprobe-th, which so many keys reach and not many more; what reaches it is
+// ranked.
 // More queries are estimated instead, by products of halves on the matrix units. The choice is the same, but a margin
 // wider, and only what it chose is scored. A query that nothing is known of, or of which too much reaches the cut, has
 // all centroids scored by its block.
@@ -42,6 +43,7 @@ constexpr int kEstimatedQueries = 32;                     // of a block
 constexpr int kColumns = 8;                               // queries of a product
 constexpr int kHeld = 16;                                 // keys or estimates of a thread, in registers
 constexpr std::int64_t kFewestEstimated = 12;             // queries
+constexpr std::int64_t kMostEstimated = 1024;
 
 struct nearest_args {
   query_source queries;
@@ -103,6 +105,38 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__
       args.keys[static_cast<std::int64_t>(first_query + q) * args.row_count + mine] =
           core::row_key(core::score_key(score, by), static_cast<std::uint32_t>(mine));
   }
+}
+
+constexpr int kWideThreads = 64;
+constexpr int kWideRows = kWideThreads / kWarp * kWarpRows;
+
+/// The same of rows of any dim: x rows, y queries.
+template <bool L2>
+__global__ void __launch_bounds__(kWideThreads) score_wide_kernel(const __grid_constant__ nearest_args args) {
+  auto* staged = reinterpret_cast<float*>(dynamic_shared());
+  join_chain();
+  stage_query(args.queries.of(blockIdx.y), args.dim, staged);
+  __syncthreads();
+  const int lane = threadIdx.x % kWarp;
+  const metric by = args.results.by;
+  const float inverse_norm = by == metric::cosine ? inverse_norm_of_query(staged, args.dim, lane) : 0.0f;
+  const auto first = static_cast<std::int32_t>(blockIdx.x * kWideRows + threadIdx.x / kWarp * kWarpRows) +
+                     lane / kLanesOfScore * kScoredOfLanes;
+  const float* rows[kScoredOfLanes];
+#pragma unroll
+  for (int r = 0; r < kScoredOfLanes; r++)
+    rows[r] = args.rows + static_cast<std::int64_t>(min(first + r, args.row_count - 1)) * args.row_stride;
+  const float sum = sum_by_eights<L2, kQuads>(args.dim, staged, lane, [&](std::int32_t from, scored_fours<kQuads>& x) {
+    for_each_four<kQuads>(from, args.dim, [&](int i, std::int32_t at) {
+#pragma unroll
+      for (int r = 0; r < kScoredOfLanes; r++) x[i][r] = *reinterpret_cast<const float4*>(rows[r] + at);
+    });
+  });
+  const std::int32_t mine = first + finished_row<kLanesOfScore, kScoredOfLanes>(lane);
+  if (!leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) || mine >= args.row_count) return;
+  const float row_inverse_norm = by == metric::cosine ? args.inverse_norms[mine] : 0.0f;
+  args.keys[static_cast<std::int64_t>(blockIdx.y) * args.row_count + mine] = core::row_key(
+      core::score_key(score_of(sum, by, inverse_norm, row_inverse_norm), by), static_cast<std::uint32_t>(mine));
 }
 
 struct pick_shared {
@@ -391,11 +425,31 @@ void launch_estimated(cudaStream_t stream, const estimate_args& args, const filt
          stream, args, "launching the choice of lists");
 }
 
+/// Of all centroids, for each query.
+void launch_scores(cudaStream_t stream, const nearest_args& args) {
+  const bool l2 = args.results.by == metric::l2;
+  const bool wide = args.dim > core::kPartialSums;
+  const int block_rows = wide ? kWideRows : kBlockRows;
+  const int block_queries = wide ? 1 : kBlockQueries;
+  const launch_shape shape{.grid = dim3(static_cast<unsigned>((args.row_count + block_rows - 1) / block_rows),
+                                        static_cast<unsigned>((args.query_count + block_queries - 1) / block_queries)),
+                           .threads = wide ? kWideThreads : kThreads,
+                           .shared_bytes = wide ? padded_dim(args.dim) * static_cast<std::int64_t>(sizeof(float)) : 0,
+                           .overlaps = true};
+  const auto kernel = wide ? (l2 ? score_wide_kernel<true> : score_wide_kernel<false>)
+                           : (l2 ? score_kernel<true> : score_kernel<false>);
+  launch(kernel, shape, stream, args, "launching the scores of centroids");
+}
+
 }  // namespace
 
 bool has_nearest_lists(std::int64_t dim, std::int64_t lists, std::int64_t nprobe) {
   const std::int64_t keys_of_thread = (lists + kPickThreads - 1) / kPickThreads;
-  return dim <= kInlineQueryDim && nprobe <= kMostPicked && (nprobe + nprobe / 8) * keys_of_thread <= kPickRoom;
+  return dim <= kMaxWideHalves && nprobe <= kMostPicked && (nprobe + nprobe / 8) * keys_of_thread <= kPickRoom;
+}
+
+std::int64_t most_nearest_queries(std::int64_t dim) {
+  return dim <= core::kPartialSums ? kMostEstimated : kFewestEstimated - 1;
 }
 
 std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64_t queries) {
@@ -427,12 +481,7 @@ void launch_nearest_lists(cudaStream_t stream, void* memory_begin, const core::f
     return launch_estimated(stream, estimated, next);
   }
   if (next) launch_prepare_queries(stream, *next);
-  const launch_shape scores{.grid = dim3(static_cast<unsigned>((args.row_count + kBlockRows - 1) / kBlockRows),
-                                         static_cast<unsigned>((args.query_count + kBlockQueries - 1) / kBlockQueries)),
-                            .threads = kThreads,
-                            .overlaps = true};
-  launch(centroids.metric == metric::l2 ? score_kernel<true> : score_kernel<false>, scores, stream, args,
-         "launching the scores of centroids");
+  launch_scores(stream, args);
   launch(pick_kernel,
          {.grid = dim3(static_cast<unsigned>(args.query_count)),
           .threads = kPickThreads,

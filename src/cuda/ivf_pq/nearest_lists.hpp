@@ -13,6 +13,8 @@ namespace shortlist::cuda {
 
 /// Whether that serves queries of `dim` elements which look at `nprobe` of `lists`.
 bool has_nearest_lists(std::int64_t dim, std::int64_t lists, std::int64_t nprobe);
+/// Of so many queries at once, at most.
+std::int64_t most_nearest_queries(std::int64_t dim);
 /// `keys` are queries by lists, at most.
 std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64_t queries);
 

@@ -491,7 +491,7 @@ wide_kernel wide_kernel_of(row_form form, std::int32_t dim, bool l2) {
 void launch_score_marked(cudaStream_t stream, const many_plan& plan, int multiprocessors) {
   constexpr const char* kWhat = "launching the scores of marked rows";
   const row_form form = row_form_of(plan.codes);
-  if (form != row_form::any && plan.codes.centroids) {
+  if (is_short(form) && plan.codes.centroids) {
     const wide_kernel wide = wide_kernel_of(form, plan.codes.dim, plan.answer.results.by == metric::l2);
     return launch(wide.kernel,
                   {.grid = dim3(static_cast<unsigned>(multiprocessors)),

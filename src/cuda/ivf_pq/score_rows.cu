@@ -39,6 +39,8 @@ kernel_pointer kernel_of(row_form form) {
     case row_form::pairs: return score_kernel<row_form::pairs, L2>;
     case row_form::numbers4: return score_kernel<row_form::numbers4, L2>;
     case row_form::numbers8: return score_kernel<row_form::numbers8, L2>;
+    case row_form::wide_numbers: return score_kernel<row_form::wide_numbers, L2>;
+    case row_form::wide_pieces: return score_kernel<row_form::wide_pieces, L2>;
     default: return score_kernel<row_form::any, L2>;
   }
 }

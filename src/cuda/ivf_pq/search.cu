@@ -148,9 +148,9 @@ void answer_from_hits(cudaStream_t stream, const search_memory& memory, const de
   launch_filter_answers(stream, plan);
 }
 
-/// One query that is in host memory, and a host that waits for its answer.
+/// A host that waits for one query's answer.
 struct waiting_host {
-  const float* query = nullptr;
+  const float* query = nullptr;  // in its memory, if it travels with the kernels
   completion_flag done;
 };
 
@@ -304,9 +304,10 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
     if (request.stats) check(cudaMemsetAsync(counters, 0, 2 * sizeof *counters, stream), "clearing the counters");
 
     waiting_host host;
-    if (mapped && part.query_count == 1 && !model.rotation && goes_by_few(model.shape, batch, lists)) {
-      host.query = request.queries + first * request.query_stride;
+    if (mapped && part.query_count == 1 && goes_by_few(model.shape, batch, lists))
       host.done = {scratch.results.device<std::uint32_t>(), ++scratch.searches};
+    if (host.done.word && !model.rotation && model.shape.dim <= kInlineQueryDim) {
+      host.query = request.queries + first * request.query_stride;
     } else {
       part.queries = static_cast<const float*>(scratch.queries.get());
       part.query_stride = model.shape.dim;
@@ -327,7 +328,7 @@ void search_from_host(cudaStream_t stream, core::backend& backend, core::ivf_pq_
     unsigned long long counted[2] = {};
     if (request.stats)
       check(cudaMemcpyAsync(counted, counters, sizeof counted, cudaMemcpyDeviceToHost, stream), "reading the counters");
-    if (host.query && !request.stats) {
+    if (host.done.word && !request.stats) {
       await(stream, scratch.results.host<volatile std::uint32_t>(), host.done.value);
     } else {
       check(cudaStreamSynchronize(stream), "waiting for the search");

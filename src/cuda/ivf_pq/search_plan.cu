@@ -29,10 +29,9 @@ constexpr std::uint32_t kFewByCode = 16;         // for so few rows by code
 constexpr std::int64_t kLeastGuessed = 48;       // for so many
 constexpr std::int64_t kMostGuessedLists = 32;   // sampled, if their groups are fewer than the rows by code
 constexpr std::int64_t kMostRetryItems = std::int64_t{1} << 20;
-constexpr std::int64_t kScoredQueries = 1024;
 constexpr std::int64_t kScoredCentroids = std::int64_t{1} << 23;  // by queries
 constexpr std::int64_t kLeastOfWide = 64;   // queries of many elements: fewer are compared with all centroids
-constexpr std::int64_t kFewRows = 400'000;  // by queries: more are filtered
+constexpr std::int64_t kFewRows = 400'000;  // by queries, and by what a warp reads of each: more are filtered
 constexpr std::int64_t kFewPairs = 4096;    // of query and list: so few are cut finer, to be spread over the GPU
 constexpr std::int64_t kLeastChunkPages = 64;
 constexpr std::int64_t kMostChunkPages = 512;
@@ -258,7 +257,7 @@ std::int64_t rows_by_code(std::int64_t k, std::int64_t refine_ratio) {
 
 bool scores_centroids(const core::ivf_pq_shape& shape, std::int64_t queries, std::int64_t nprobe) {
   const auto forced = core::forced_ivf_pq_way();
-  return (!forced || forced == core::ivf_pq_way::few) && queries <= kScoredQueries &&
+  return (!forced || forced == core::ivf_pq_way::few) && queries <= most_nearest_queries(shape.dim) &&
          queries * shape.nlist <= kScoredCentroids && has_nearest_lists(shape.dim, shape.nlist, nprobe);
 }
 
@@ -275,8 +274,9 @@ bool goes_by_few(const core::ivf_pq_shape& shape, const search_shape_of_batch& b
   if (!scores_centroids(shape, batch.queries, batch.nprobe) ||
       !has_few_search(shape.dim, batch.queries, batch.by_code, batch.nprobe))
     return false;
+  const std::int64_t chunks = (shape.dim + core::kPartialSums - 1) / core::kPartialSums;
   return core::forced_ivf_pq_way() || !is_filtered(shape, batch.by_code, batch.nprobe) ||
-         batch.queries * (lists.longest + (batch.nprobe - 1) * (lists.rows / shape.nlist)) <= kFewRows;
+         chunks * batch.queries * (lists.longest + (batch.nprobe - 1) * (lists.rows / shape.nlist)) <= kFewRows;
 }
 
 search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool turns, const search_shape_of_batch& batch,
@@ -290,8 +290,9 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
     const std::int64_t few = std::min(batch.queries, kFewQueries);
     const std::int64_t parts = few + few_search_parts(1, multiprocessors);  // of all queries, at most
     memory.few_keys = carve.take<std::uint64_t>(parts * std::min<std::int64_t>(batch.by_code, kFewMaxRows));
-    memory.nearest = carve.take<std::byte>(nearest_lists_bytes(
-        shape.dim, std::min(batch.queries * shape.nlist, kScoredCentroids), std::min(batch.queries, kScoredQueries)));
+    memory.nearest =
+        carve.take<std::byte>(nearest_lists_bytes(shape.dim, std::min(batch.queries * shape.nlist, kScoredCentroids),
+                                                  std::min(batch.queries, most_nearest_queries(shape.dim))));
   }
   if (has_coarse(shape.dim, batch.nprobe)) {
     memory.coarse = carve.take<std::byte>(
