@@ -85,7 +85,7 @@ T* allocated(std::int64_t count) {
 void require_fitting(const core::top_k_request& request) {
   constexpr std::int64_t kHeld = SHORTLIST_SHAPE_VALUES * SHORTLIST_SHAPE_LANES;
   constexpr bool kPacked = kKind <= kind::sorted || kKind == kind::early;
-  constexpr bool kExact = kKind <= kind::plain_sorted;
+  constexpr bool kExact = cuda::is_plain(kKind);
   const std::int64_t cols = request.matrix.cols;
   const std::int64_t k = request.options.k;
   const bool stops = request.options.max_iter || request.options.eps;

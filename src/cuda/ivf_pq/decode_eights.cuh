@@ -314,7 +314,6 @@ class chunk_decoder<row_form::any> {
 };
 
 template <row_form Form>
-using decoder_by_form = std::conditional_t<is_short(Form), eights_decoder<is_short(Form) ? Form : row_form::pairs>,
-                                           chunk_decoder<is_short(Form) ? row_form::any : Form>>;
+using decoder_by_form = std::conditional_t<is_short(Form), eights_decoder<Form>, chunk_decoder<Form>>;
 
 }  // namespace shortlist::cuda

@@ -73,6 +73,9 @@ enum class warp_rows_kind : std::uint8_t {
   any
 };
 
+/// Exact, with k below the count: what most requests ask for.
+constexpr bool is_plain(warp_rows_kind kind) { return kind <= warp_rows_kind::plain_sorted; }
+
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr int most_warps() {
@@ -95,14 +98,14 @@ constexpr int most_sorted(warp_rows_kind kind) {
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
 template <int Values, int Lanes, warp_rows_kind Kind>
-constexpr bool kLists = (Kind <= warp_rows_kind::plain_sorted) && (Lanes == kWarp) && (Values > 32);
+constexpr bool kLists = is_plain(Kind) && (Lanes == kWarp) && (Values > 32);
 
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kind>()), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
   constexpr bool kPacked = Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::early;
-  constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
+  constexpr bool kPlain = is_plain(Kind);
   constexpr bool kSimple = Kind != warp_rows_kind::any;
   constexpr int kSorted = most_sorted(Kind);
   constexpr bool kLimits = Kind == warp_rows_kind::early;  // of more marks than k the first ones are written
@@ -282,8 +285,7 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t warps =
       std::min({std::int64_t{most_warps<Stored, Values, Lanes, Kind>()}, (shares + blocks - 1) / blocks,
                 2 * room / (3 * args.stage_bytes + 2 * staged_each)});
-  constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
-  const std::int64_t slots = std::min(std::max(kSlotsOfTwo<Stored, kPlain> * warps / 2, warps + 1),
+  const std::int64_t slots = std::min(std::max(kSlotsOfTwo<Stored, is_plain(Kind)> * warps / 2, warps + 1),
                                       (room - warps * staged_each) / args.stage_bytes);
   args.slots = static_cast<std::uint32_t>(slots);
   args.shares_each = static_cast<std::uint32_t>(shares / blocks);
@@ -298,7 +300,7 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
 template <class Stored, warp_rows_kind Kind>
 void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocessors) {
   const std::int64_t columns = args.request.matrix.cols;
-  constexpr bool kPlain = Kind <= warp_rows_kind::plain_sorted;
+  constexpr bool kPlain = is_plain(Kind);
   constexpr bool kSimple = Kind != warp_rows_kind::any && Kind != warp_rows_kind::plain_sorted;  // worth all shapes
   constexpr int kLanes = Kind == warp_rows_kind::any ? 8 : 4;
   if (columns <= 64) return launch_warp_rows_of<Stored, 64 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
