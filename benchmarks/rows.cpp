@@ -80,6 +80,9 @@ constexpr int kTable3Steps[] = {2, 3, 4, 5, 6, 7, 8};
 constexpr shape kLongerStopped[] = {{kRows, 1024, 64}, {kRows, 4096, 64}};  // than table 3 has
 constexpr int kLongerSteps[] = {2, 4, 8};
 constexpr float kLongerEps = 1e-4f;
+constexpr shape kExactStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}};  // rows that take the exact path
+constexpr row_values kExactData[] = {row_values::nan10, row_values::half_inf};
+constexpr int kExactSteps = 4;
 
 // A row that is a little longer, or asks for a little more, may take so many times the time of its neighbour.
 constexpr double kMostOfNeighbour = 1.25;
@@ -157,6 +160,16 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
     for (const int steps : kLongerSteps) {
       job.options.max_iter = steps;
       list.add_beside_plain(job, kMostOfEarlyStop, kGpuBriefSeconds);
+    }
+  }
+  for (const shape& s : kExactStopped) {
+    for (const row_values values : kExactData) {
+      rows_job exact = job_of(s);
+      exact.values = values;
+      rows_job job = exact;
+      job.options.max_iter = kExactSteps;
+      list.add(exact);
+      list.add_beside(job, exact, kMostOfEarlyStop);
     }
   }
   const auto add_hard = [&](rows_job job, row_values values) {

@@ -93,6 +93,9 @@ void fill_nan_in_tenth_row(row_numbers& row, random_numbers& random) {
 void fill_infinities(row_numbers& row, random_numbers& random) {
   for (double& value : row.values) value = random.one_in(10) ? random.sign() * kInf : random.normal();
 }
+void fill_masked(row_numbers& row, random_numbers& random) {
+  for (double& value : row.values) value = random.one_in(2) ? -kInf : random.normal();
+}
 void fill_denormals(row_numbers& row, random_numbers& random) {
   for (double& value : row.values) {
     value = static_cast<double>(random.below(2001) - 1000) * smallest_denormal_of(row.type);
@@ -175,6 +178,7 @@ constexpr named_fill kFills[] = {
     {"nan_only", fill_nan_only},
     {"nan_in_tenth_row", fill_nan_in_tenth_row},
     {"infinities", fill_infinities},
+    {"masked", fill_masked},
     {"changing", fill_changing},
     {"denormals", fill_denormals},
     {"one_huge", fill_one_huge},

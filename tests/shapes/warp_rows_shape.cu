@@ -2,13 +2,15 @@
 // library takes minutes. It checks nothing; two builds are compared by the hashes of what they wrote. What a record
 // says is measured by shortlist_bench, which checks every answer.
 //
-//   shortlist_warp_rows_shape ROWS COLS K [normal|lognormal|uniform|ties_90|equal [max_iter N | eps X]]
+//   shortlist_warp_rows_shape ROWS COLS K [normal|lognormal|uniform|ties_90|equal|nan|infinite|masked
+//     [max_iter N | eps X]]
 //
 // prints the median of 21 launches in ms, and the hashes of values and columns. Matrices that L2 could hold are as many
 // as it could not. SHORTLIST_SHAPE_TYPE, _VALUES, _LANES and _KIND, all four, choose the shape when it is compiled.
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -41,16 +43,17 @@ constexpr std::int64_t kBeyondCache = std::int64_t{256} << 20;
 constexpr unsigned kBlocks = 1056;
 constexpr unsigned kThreads = 256;
 
-enum class distribution : int { normal, lognormal, uniform, ties_90, equal };
+/// The last three: NaN in every tenth row; +inf and -inf in every row; half of all values -inf.
+enum class distribution : int { normal, lognormal, uniform, ties_90, equal, nan, infinite, masked };
 
 distribution distribution_of(const std::string& name) {
-  constexpr const char* kNames[] = {"normal", "lognormal", "uniform", "ties_90", "equal"};
-  for (int i = 0; i < 5; ++i)
+  constexpr std::array kNames{"normal", "lognormal", "uniform", "ties_90", "equal", "nan", "infinite", "masked"};
+  for (std::size_t i = 0; i < kNames.size(); ++i)
     if (name == kNames[i]) return static_cast<distribution>(i);
   throw std::invalid_argument("no distribution is called " + name);
 }
 
-__global__ void fill(stored* values, std::int64_t count, distribution of) {
+__global__ void fill(stored* values, std::int64_t count, std::int64_t cols, distribution of) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
     const std::uint64_t random = random_bits(static_cast<std::uint64_t>(i));
@@ -62,6 +65,12 @@ __global__ void fill(stored* values, std::int64_t count, distribution of) {
     if (of == distribution::uniform) value = other;
     if (of == distribution::ties_90) value = other < 0.9f ? 0.5f : normal;
     if (of == distribution::equal) value = 1.25f;
+    const std::int64_t row = i / cols;
+    if (of == distribution::nan && row % 10 == 0 && i % cols == row % cols)
+      value = core::float_from_bits(core::kCanonicalNan);
+    if (of == distribution::infinite && i % cols == row % cols) value = INFINITY;
+    if (of == distribution::infinite && i % cols == (row + cols / 2) % cols) value = -INFINITY;
+    if (of == distribution::masked && other < 0.5f) value = -INFINITY;
     values[i] = cuda::narrowed<stored>(value);
   }
 }
@@ -130,7 +139,8 @@ void run(const std::vector<std::string>& arguments) {
   request.out.values = allocated<stored>(entries + 1);
   request.out.indices = allocated<std::int32_t>(entries);
   request.out.indices_as = index_type::i32;
-  fill<<<kBlocks, kThreads>>>(data, copies * values, distribution_of(arguments.size() > 3 ? arguments[3] : "normal"));
+  fill<<<kBlocks, kThreads>>>(data, copies * values, request.matrix.cols,
+                              distribution_of(arguments.size() > 3 ? arguments[3] : "normal"));
   cuda::check(cudaDeviceSynchronize(), "filling the matrix");
 
   int multiprocessors = 0;

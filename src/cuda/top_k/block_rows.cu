@@ -111,14 +111,12 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     }
     bool settled = false;
     row_marks<typename share_type::bits> marks;
-    if (!stops) {
-      marks = search_row<kPlain>(group, args.search, row, share, shape, learns_from(static_cast<int>(turn)), settled);
-    } else if constexpr (!kPlain) {
-      marks = search_stopped_row(group, args.search, row, share, guess, learns_from(static_cast<int>(turn)), settled);
-    }
+    const bool learns = learns_from(static_cast<int>(turn));
+    if constexpr (!kPlain)
+      if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns, settled);
+    if (!settled) marks = search_row<kPlain>(group, args.search, row, share, shape, learns, settled);
     if (!settled) {
-      marks = share.marks_of(
-          find_border_by_keys(group, row, args.search.k, stops ? guess.at : shape.at, args.search.deviations));
+      marks = share.marks_of(find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations));
       group.sync();
     }
     auto chosen = share.ascending(marks.sure);

@@ -322,4 +322,26 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_row(Group& gro
   return marks;
 }
 
+/// Marks the k best of rows whose search `settled` is false for, by their keys. All lanes of a warp call it.
+/// @param near of each row's border.
+template <class Share, int Lanes>
+__device__ __forceinline__ void settle_by_keys(const lane_group<Lanes>& group, const search_plan& plan,
+                                               const staged_row<typename Share::stored>& row, float near, bool& settled,
+                                               row_marks<typename Share::bits>& marks) {
+  const int group_index = static_cast<int>(threadIdx.x) % kWarp / Lanes;
+  while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
+    const int leader = __ffs(static_cast<int>(open)) - 1;
+    staged_row<typename Share::stored> other = row;
+    const auto place = static_cast<int>(row.bytes - dynamic_shared());
+    other.bytes += __shfl_sync(kFullWarp, place, leader) - place;
+    other.count = __shfl_sync(kFullWarp, row.count, leader);
+    const float near_other = __shfl_sync(kFullWarp, near, leader);
+    const key_border border = find_border_by_keys(lane_group<kWarp>(), other, plan.k, near_other, plan.deviations);
+    if (group_index == leader / Lanes) {
+      marks = marks_by_key<Share>(row, group.rank(), border);
+      settled = true;
+    }
+  }
+}
+
 }  // namespace shortlist::cuda

@@ -160,13 +160,12 @@ class unit_places {
 
   __device__ __forceinline__ explicit unit_places(int rank)
       : turn_(static_cast<unsigned>(rank) / kApart % kUnits) {  // after so many threads come the same banks again
-    if constexpr (kKept) {
-#pragma unroll
-      for (unsigned i = 0; i < kUnits / 2; i++) {
-        bytes_[i] = static_cast<int>(number(i) * 16);
-        asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
-      }
-    }
+    work_out();
+  }
+  /// Works them out anew: behind a call, during which they then take no registers.
+  __device__ __forceinline__ void renew() {
+    asm volatile("" : "+r"(turn_));
+    work_out();
   }
   __device__ __forceinline__ unsigned turn() const { return turn_; }
   /// Which of a thread's units, in the order of columns, it reads as its i-th.
@@ -186,6 +185,16 @@ class unit_places {
     const unsigned at = i + turn;
     if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
     return at < kUnits ? at : at - kUnits;
+  }
+
+  __device__ __forceinline__ void work_out() {
+    if constexpr (kKept) {
+#pragma unroll
+      for (unsigned i = 0; i < kUnits / 2; i++) {
+        bytes_[i] = static_cast<int>(number(i) * 16);
+        asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
+      }
+    }
   }
 
   unsigned turn_;

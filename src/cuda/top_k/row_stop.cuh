@@ -245,7 +245,7 @@ __device__ __forceinline__ number_range narrow_by_numbers(Group& group, const St
 /// Marks what an early stop selects of a row. All that run in step call it.
 /// Algorithm 2's result are the first k of the marks; no marks fill up then.
 /// @param learns whether to learn where borders lie. @param settled whether the marks are right: a row that holds NaN
-/// or an infinity takes the exact path.
+/// or an infinity takes the exact path, and all its columns are marked.
 template <class Share, class Group>
 __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
     Group& group, const search_plan& plan, const staged_row<typename Share::stored>& row, const Share& share,
@@ -344,7 +344,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
     guess.trust = __fmaf_rn(kLearning, known - guess.trust, guess.trust);
     if (fabsf(moved) < INFINITY) guess.deviations = __fmaf_rn(kLearning, moved, guess.deviations);
   }
-  const bool chosen = takes_all || exact;
+  const bool chosen = takes_all || exact || !settled;
   if (!group.all(chosen || bracket.low == marked)) {  // proved by numbers, or by the maximum
     const bits reaching = values.reaching(bracket.low);
     if (!chosen) marks = reaching;

@@ -31,6 +31,7 @@
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
+#include "cuda/top_k/row_apart.cuh"
 #include "cuda/top_k/row_candidates.cuh"
 #include "cuda/top_k/row_levels.cuh"
 #include "cuda/top_k/row_output.cuh"
@@ -100,6 +101,10 @@ constexpr int most_sorted(warp_rows_kind kind) {
 template <int Values, int Lanes, warp_rows_kind Kind>
 constexpr bool kLists = is_plain(Kind) && (Lanes == kWarp) && (Values > 32);
 
+/// Where a call would have one of the places spilled, and so read from memory for every row.
+template <int Values, int Lanes>
+constexpr bool kRenewsPlaces = (Values == 64 && Lanes == 4) || Lanes == kWarp;
+
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kind>()), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
@@ -147,7 +152,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   queued_rows taken = queue.begin(fetches ? args.slots : 0, shares, fetch);
   __syncthreads();
   using share_type = row_share<Stored, Values, true, kPacked ? 0 : Lanes, kPacked>;
-  const typename share_type::places units(group.rank());
+  typename share_type::places units(group.rank());
   row_shape shape{.border = args.search.deviations};
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = Kind == warp_rows_kind::early || (Kind == warp_rows_kind::any && args.search.stop.asked());
@@ -207,30 +212,32 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     const auto choose_by_search = [&](typename share_type::bits& chosen, int& place) {
       bool settled = false;
       row_marks<typename share_type::bits> marks;
-      if constexpr (Kind != warp_rows_kind::early)
-        if (!stops) marks = search_row<kPlain>(group, args.search, row, share, shape, learns_from(turn), settled);
       if constexpr (!kPlain)
         if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns_from(turn), settled);
+      if constexpr (Kind != warp_rows_kind::early) {
+        if (!stops || !group.all(settled)) {
+          bool found = false;
+          const auto exact = search_row<kPlain>(group, args.search, row, share, shape, learns_from(turn), found);
+          if (!settled) marks = exact;
+          settled = settled || found;
+        }
+      }
       const int best = kPlain ? args.search.k : min(args.search.k, row.count);
       chosen = share.ascending(marks.sure);
-      if (group.all(marks.chosen || (kLimits && settled && !args.search.stop.by_eps))) {  // most rows
+      if (group.all(marks.chosen || (kLimits && !args.search.stop.by_eps))) {  // most rows
         place = group.before(count_marks(chosen));
       } else {
-        while (const unsigned open = __ballot_sync(kFullWarp, !settled)) {
-          const int leader = __ffs(static_cast<int>(open)) - 1;
-          staged_row<Stored> other = row;
-          other.bytes += __shfl_sync(kFullWarp, static_cast<int>(row.bytes - rows_bytes), leader) -
-                         static_cast<int>(row.bytes - rows_bytes);
-          other.count = __shfl_sync(kFullWarp, row.count, leader);
-          const float near = __shfl_sync(kFullWarp, stops ? guess.at : shape.at, leader);
-          const key_border border =
-              find_border_by_keys(lane_group<kWarp>(), other, args.search.k, near, args.search.deviations);
-          if (group_index == leader / Lanes) {
-            marks = marks_by_key<share_type>(row, group.rank(), border);
-            settled = true;
-          }
-        }
+        if constexpr (Kind != warp_rows_kind::early)
+          settle_by_keys<share_type>(group, args.search, row, shape.at, settled, marks);
         chosen = choose(group, share.ascending(marks.sure), share.ascending(marks.fill), best, place);
+      }
+      if constexpr (Kind == warp_rows_kind::early) {
+        if (!group.all(settled)) {
+          const auto exact = choose_exactly<share_type, Lanes>(args.search, row, settled, {chosen, place});
+          chosen = exact.chosen;
+          place = exact.place;
+          if constexpr (kRenewsPlaces<Values, Lanes>) units.renew();
+        }
       }
     };
     typename share_type::bits chosen = 0;

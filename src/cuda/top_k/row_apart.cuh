@@ -1,0 +1,41 @@
+// Rows that an early stop does not take: they hold NaN or an infinity, and their result is the exact one.
+//
+// They are few, or all: of masked rows, every one holds -inf. A call keeps their search out of the registers, and of
+// the loop, of rows that an early stop takes; no row tells the next one anything. History, 2^20 x 256, k 32, four
+// steps, on an H100: one row after the other by its keys, infinities in every row 5.39 ms, NaN in every tenth 1.28 ->
+// all rows of a warp by 16-bit numbers 0.54 and 0.80.
+#pragma once
+
+#include "cuda/top_k/row_search.cuh"
+
+namespace shortlist::cuda {
+
+/// The columns that a thread has chosen of a row.
+template <class Bits>
+struct row_choice {
+  Bits chosen;  // in the order of columns
+  int place;    // of the first, among the row's
+};
+
+/// Chooses the k best of the rows of a warp, but for those that are `settled`, whose choice is `before`. All its lanes
+/// call it.
+template <class Share, int Lanes>
+__device__ __noinline__ row_choice<typename Share::bits> choose_exactly(const search_plan& plan,
+                                                                        staged_row<typename Share::stored> row,
+                                                                        bool settled,
+                                                                        row_choice<typename Share::bits> before) {
+  lane_group<Lanes> group;
+  const typename Share::places units(group.rank());
+  const Share share(row, group.rank(), units);
+  row_shape shape{.border = plan.deviations};
+  bool found = false;
+  auto marks = search_row<false>(group, plan, row, share, shape, false, found);
+  found = found || settled;
+  settle_by_keys<Share>(group, plan, row, shape.at, found, marks);
+  row_choice<typename Share::bits> choice;
+  choice.chosen =
+      choose(group, share.ascending(marks.sure), share.ascending(marks.fill), min(plan.k, row.count), choice.place);
+  return settled ? before : choice;
+}
+
+}  // namespace shortlist::cuda
