@@ -1,5 +1,6 @@
 // Logits: row-wise top k of long rows, and sampling one token of every row.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -99,13 +100,20 @@ sample_job greedy(const matrix_shape& m) {
 /// What servers ask for most.
 std::vector<sample_job> usual_samples(const matrix_shape& m) { return {top_k_and_top_p(m), top_p_alone(m), greedy(m)}; }
 
-/// Those, and each of the others once.
-std::vector<sample_job> all_samples(const matrix_shape& m) {
-  std::vector<sample_job> jobs = usual_samples(m);
-  for (const sample_extra extra : {sample_extra::logprobs, sample_extra::penalties}) {
+/// The first of those with something beside it.
+std::vector<sample_job> samples_with_more(const matrix_shape& m) {
+  std::vector<sample_job> jobs;
+  for (const sample_extra extra : {sample_extra::logprobs, sample_extra::penalties, sample_extra::mask}) {
     jobs.push_back(top_k_and_top_p(m));
     jobs.back().extra = extra;
   }
+  return jobs;
+}
+
+/// All of those, and min_p once.
+std::vector<sample_job> all_samples(const matrix_shape& m) {
+  std::vector<sample_job> jobs = usual_samples(m);
+  std::ranges::copy(samples_with_more(m), std::back_inserter(jobs));
   jobs.push_back(top_p_alone(m));
   jobs.back().min_p = 0.05f;
   return jobs;
@@ -117,11 +125,15 @@ std::vector<sample_job> gpu_samples() {
   const auto add = [&](const std::vector<sample_job>& more) { jobs.insert(jobs.end(), more.begin(), more.end()); };
   for (const value_type type : {value_type::bf16, value_type::f32}) {
     add(all_samples({64, kVocab, type}));
-    for (const std::int64_t rows : {1, 256}) add(usual_samples({rows, kVocab, type}));
+    for (const std::int64_t rows : {1, 256}) {
+      add(usual_samples({rows, kVocab, type}));
+      add(samples_with_more({rows, kVocab, type}));
+    }
     for (const std::int64_t rows : {1, 64, 4096}) add({top_k_and_top_p({rows, 32'000, type})});
     add({top_k_and_top_p({64, 151'936, type})});
     add({top_k_and_top_p({1024, 50'000, type}), top_p_alone({1024, 50'000, type})});
     add({top_k_and_top_p({8, 1'000'000, type}), top_p_alone({8, 1'000'000, type})});
+    add(samples_with_more({8, 1'000'000, type}));
   }
   return jobs;
 }

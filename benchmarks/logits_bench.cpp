@@ -30,6 +30,8 @@ constexpr float kFrequencyPenalty = 0.2f;
 constexpr std::uint64_t kOffset = 7;
 constexpr std::int32_t kTopTokens = 5;
 
+std::int64_t mask_words_of(const sample_job& job) { return (job.vocab + 31) / 32; }
+
 /// Where the outputs of `rows` rows stand in one piece of memory: int32 and fp32 first, then the bytes of status.
 struct output_layout {
   std::int64_t rows;
@@ -96,13 +98,16 @@ std::string work_name(const sample_job& job, std::string_view place) {
   if (!place.empty()) name += fmt::format("/{}", place);
   if (job.extra == sample_extra::logprobs) name += "/logprobs";
   if (job.extra == sample_extra::penalties) name += "/penalties";
+  if (job.extra == sample_extra::mask) name += "/mask";
   return name;
 }
 
 sample_rows::sample_rows(const sample_job& job) : job_(job) {
   const bool with_tokens = job.extra == sample_extra::penalties;
   const std::int64_t begins_bytes = with_tokens ? (job.rows + 1) * 8 : 0;
-  prompt_begins_at_ = job.rows * 8;
+  const std::int64_t mask_words = job.extra == sample_extra::mask ? mask_words_of(job) : 0;
+  mask_at_ = job.rows * 8;
+  prompt_begins_at_ = mask_at_ + (job.rows * mask_words + 1) / 2 * 8;
   generated_begins_at_ = prompt_begins_at_ + begins_bytes;
   prompt_at_ = generated_begins_at_ + begins_bytes;
   generated_at_ = prompt_at_ + (with_tokens ? job.rows * kPromptTokens * 4 : 0);
@@ -114,6 +119,8 @@ sample_rows::sample_rows(const sample_job& job) : job_(job) {
   for (std::int64_t r = 0; r < job.rows; ++r) {
     random_row random(kRowsSeed, r);
     put(0, r, random.next());
+    for (std::int64_t i = 0; i < mask_words; ++i)
+      put(mask_at_, r * mask_words + i, static_cast<std::uint32_t>(random.next() >> 32));
     if (!with_tokens) continue;
     std::vector<std::int32_t> prompt(kPromptTokens);
     std::ranges::generate(
@@ -137,6 +144,10 @@ sample_params sample_rows::params(const std::byte* at, std::int64_t row) const {
   params.min_p = job_.min_p;
   params.seed = reinterpret_cast<const std::uint64_t*>(at) + row;
   params.offset = kOffset;
+  if (job_.extra == sample_extra::mask) {
+    const std::int64_t words = mask_words_of(job_);
+    params.allowed = {reinterpret_cast<const std::uint32_t*>(at + mask_at_) + row * words, mask_kind::bits, words};
+  }
   if (job_.extra != sample_extra::penalties) return params;
   const auto begins = [&](std::int64_t from) { return reinterpret_cast<const std::int64_t*>(at + from) + row; };
   const auto tokens = [&](std::int64_t from) { return reinterpret_cast<const std::int32_t*>(at + from); };

@@ -23,6 +23,7 @@ enum class sample_extra : std::uint8_t {
   none,
   logprobs,   ///< also the token's log-probability and the best tokens with theirs
   penalties,  ///< all three, with a prompt and generated tokens of every row
+  mask,       ///< a bit for each token of every row, half of them set, at random
 };
 
 struct sample_job {
@@ -42,11 +43,12 @@ struct sample_job {
   }
 };
 
-/// sample/64x128256/bf16/t0.8-k50-p0.95, the place if it is not the GPU ("cpu"), then logprobs or penalties.
+/// sample/64x128256/bf16/t0.8-k50-p0.95, the place if it is not the GPU ("cpu"), then logprobs,
+/// penalties or mask.
 std::string work_name(const sample_job& job, std::string_view place = {});
 
 /// What every row has of its own, in one piece of memory that can be copied to a device: a seed, and tokens for the
-/// penalties.
+/// penalties, or a mask.
 class sample_rows {
  public:
   explicit sample_rows(const sample_job& job);
@@ -57,6 +59,7 @@ class sample_rows {
 
  private:
   sample_job job_;
+  std::int64_t mask_at_ = 0;
   std::int64_t prompt_begins_at_ = 0;
   std::int64_t generated_begins_at_ = 0;
   std::int64_t prompt_at_ = 0;

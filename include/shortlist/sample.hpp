@@ -108,8 +108,10 @@ inline constexpr std::int32_t kMaxTopLogprobs = 512;
 /// @param logits  [rows, vocab] of f32, f16 or bf16, any strides of 1 or more.
 /// @throws invalid_argument if the logits are f64, vocab is not in [1, kMaxVocab], a common parameter is outside of
 ///         what sample_params allows, a pointer is missing, a stride is wrong; on the CPU also if `begins` descend.
-/// @throws cuda_error if a launch fails, or the GPU has no scratch memory left for rows that do not fit on the chip.
-/// Cost: one read of the logits. Definition, to the last bit: docs/sampling.md.
+/// @throws cuda_error if a launch fails, or the GPU has no scratch memory left, of which rows that penalties, a bias or
+///         a mask change take up to 4 bytes a logit, 256 MiB at most.
+/// Cost: one read of the logits; if they are changed, a copy of them is written and read, too.
+/// Definition, to the last bit: docs/sampling.md.
 void sample(const stream& s, const value_matrix& logits, const sample_params& params, const sample_output& out);
 
 /// The oracle: what sample returns on any device, by the definition, a full sort and plain loops, on one core of the

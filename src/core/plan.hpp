@@ -134,15 +134,15 @@ enum class sample_algorithm : std::uint8_t {
   cpu_rows,     ///< CPU: each row by one worker
   stream_rows,  ///< CUDA: a row streamed by a cluster of blocks, which list what its filters may keep
   chip_rows,    ///< CUDA: a row in the shared memory of a cluster of blocks
-  memory_rows,  ///< CUDA: the same, a row in global memory, penalties and mask applied; serves everything
+  memory_rows,  ///< CUDA: the same, a row in global memory; serves everything
 };
 
 std::string_view to_string(sample_algorithm algorithm);
 
 /// What a sampling step asks of a row.
 enum class sample_work : std::uint8_t {
-  filtered,  ///< a token of plain logits, of which filters leave few
-  whole,     ///< penalties, a bias, a mask or log-probabilities, or no filter that leaves few
+  filtered,  ///< a token alone, and filters that leave few
+  whole,     ///< log-probabilities, or no filter that leaves few
 };
 
 inline constexpr std::int64_t kChipRowsMaxVocab = 262'144;  // fp32 logits that a cluster of eight blocks holds

@@ -47,13 +47,15 @@ constexpr sample_rule kCpuSampleRules[] = {
 constexpr sample_rule kCudaSampleRules[] = {
     {.only_filtered = true,
      .algorithm = sample_algorithm::stream_rows,
-     .reason = "plain logits and filters that leave few: a cluster of blocks streams a row and lists what may be kept "
-               "(with penalties, a bias, a mask or log-probabilities: chip_rows, or memory_rows from 262,145 tokens)"},
+     .reason =
+         "filters that leave few: a cluster of blocks streams a row and lists what may be kept (rows that penalties, "
+         "a bias or a mask change are copied, changed, before; with log-probabilities: chip_rows, or memory_rows "
+         "from 262,145 tokens)"},
     {.max_vocab = kChipRowsMaxVocab,
      .algorithm = sample_algorithm::chip_rows,
      .reason = "a row fits the shared memory of a cluster of blocks: it is read once, and filtered on the chip"},
     {.algorithm = sample_algorithm::memory_rows,
-     .reason = "a longer row: it is kept in global memory with penalties and mask applied, and read a few times"},
+     .reason = "a longer row: a cluster of blocks reads it a few times where it lies"},
 };
 
 const sample_rule& sample_rule_for(device_kind kind, const sample_step& step) {

@@ -25,6 +25,7 @@
 #include "cuda/runtime/check.cuh"
 #include "cuda/runtime/memory.cuh"
 #include "cuda/runtime/stream_memory.cuh"
+#include "cuda/sample/change_rows.hpp"
 #include "cuda/sample/sample_rows.hpp"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/top_k/block_rows.hpp"
@@ -237,11 +238,9 @@ class cuda_backend final : public core::backend {
 
   void sample(void* stream, const core::sample_request& request) override {
     const current_device here(ordinal_);
-    const sample_shape shape{.rows = request.logits.rows, .vocab = request.logits.cols, .type = request.logits.type};
-    const auto algorithm = core::choose_sample_algorithm(device_kind::cuda, shape, sample_work_of(request));
-    if (algorithm == core::sample_algorithm::stream_rows)
-      return launch_stream_sample(native(stream), request, properties_.multiProcessorCount);
-    launch_sample_rows(native(stream), algorithm, request, properties_.multiProcessorCount);
+    if (!changes_rows(request)) return sample_plain(native(stream), request);
+    sample_changed_rows(native(stream), request, properties_.multiProcessorCount,
+                        [&](const core::sample_request& plain) { sample_plain(native(stream), plain); });
   }
 
   core::ivf_pq_ops& ivf_pq() override {
@@ -305,6 +304,14 @@ class cuda_backend final : public core::backend {
   }
 
  private:
+  void sample_plain(cudaStream_t stream, const core::sample_request& request) const {
+    const sample_shape shape{.rows = request.logits.rows, .vocab = request.logits.cols, .type = request.logits.type};
+    const auto algorithm = core::choose_sample_algorithm(device_kind::cuda, shape, sample_work_of(request));
+    if (algorithm == core::sample_algorithm::stream_rows)
+      return launch_stream_sample(stream, request, properties_.multiProcessorCount);
+    launch_sample_rows(stream, algorithm, request, properties_.multiProcessorCount);
+  }
+
   static device_memory zeroed(std::int64_t bytes) {
     device_memory made(bytes);
     clear_now(made.get(), made.bytes());

@@ -195,9 +195,23 @@ std::vector<sample_case> filter_sample_cases() {
     for (const float min_p : kMinPs) add({.distribution = distribution, .min_p = min_p});
     for (const float temperature : kTemperatures) add({.distribution = distribution, .temperature = temperature});
   }
+  // As many as all tokens, and more: top_k is off.
+  for (const std::int64_t vocab : {33, 100, 4097}) {
+    for (const std::int64_t entry : {vocab, vocab + 7, kMoreThanAll}) {
+      for (const float top_p : {1.0f, 0.5f}) {
+        add({.vocab = vocab, .distribution = "normal", .top_k = top_k_of(entry, vocab), .top_p = top_p});
+      }
+    }
+  }
   // Of 2^12 equal tokens top_p keeps two from P = 2^20 + 1 on: P is 2^20 and 3, 4, 5 and 12 eighths here.
   for (const float top_p : {0x1.000006p-12f, 0x1.000008p-12f, 0x1.00000ap-12f, 0x1.000018p-12f}) {
     add({.vocab = 4096, .distribution = "all_equal", .top_p = top_p});
+  }
+  // Without log-probabilities GPUs have other ways.
+  const std::size_t count = cases.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    cases.push_back(cases[i]);
+    cases.back().answer = "i32+status";
   }
   return cases;
 }
@@ -256,6 +270,17 @@ std::vector<sample_case> large_sample_cases() {
   }
   cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});
   cases.push_back({.vocab = kMaxVocab, .distribution = "all_equal", .top_p = 0.5f});
+  // Rows that are changed some after the others, for all of them would take too much memory.
+  cases.push_back({.type = value_type::bf16,
+                   .rows = 10,
+                   .vocab = kMaxVocab,
+                   .top_k = 50,
+                   .penalties = "all",
+                   .history = "long_both",
+                   .bias = "shared",
+                   .mask = "bits",
+                   .parameters = "all_rows",
+                   .answer = "i32+status"});
   cases.push_back({.type = value_type::f16, .rows = 2, .vocab = kMaxVocab, .top_n = 500});
   return cases;
 }

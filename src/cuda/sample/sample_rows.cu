@@ -4,8 +4,8 @@
 // With top_k on, a cut that the k best surely reach comes for nothing from the best of 128 disjoint groups of tokens,
 // and what reaches it is a list of about 1.5 k in the first block, which alone orders, weighs and draws. Without top_k,
 // counts of exponents guess where top_p's border is; one weighing confirms it, and only the border's tokens are listed.
-// Steps: load -> penalties, bias, mask, if there are any -> best of groups, shared -> list of the best, or cuts of the
-// whole row -> draw: from the list; or a segment by the sums of the kept weights, then its token.
+// Steps: load -> best of groups, shared -> list of the best, or cuts of the whole row -> draw: from the list; or a
+// segment by the sums of the kept weights, then its token. A row too long for the chip is read where it lies each time.
 // Exact for any data: sums are integers; a list that overflows is shortened by a cut that is searched by counting, and
 // a border bin that overflows by weighing, keys and tokens as one number, so that no ties are left.
 // Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
@@ -13,10 +13,9 @@
 // once, groups cut within a warp 22.8.
 #include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <type_traits>
 
 #include "cuda/runtime/launch.cuh"
-#include "cuda/runtime/stream_memory.cuh"
 #include "cuda/sample/row_choice.cuh"
 #include "cuda/sample/row_load.cuh"
 #include "cuda/sample/sample_rows.hpp"
@@ -30,40 +29,22 @@ using namespace sampling;
 constexpr std::int64_t kMostHeld = 16'384;  // logits a block: two of fp32 share a multiprocessor, five of 16 bits
 constexpr std::int64_t kLeastHeld = 2'048;  // fewer a block do not pay for its part in the meetings
 constexpr std::int64_t kWantedBlocks = 2;   // a multiprocessor, where rows are few
-constexpr std::int64_t kMemoryBytes = std::int64_t{256} << 20;  // of rows that are held in global memory
 constexpr std::int64_t kMostGrid = std::int64_t{1} << 30;
 
 struct sample_args {
   core::sample_request request;
-  float* memory;  // [blocks, kWarps, segment] of rows that are not held on the chip; else null
   std::int64_t first_row;
   std::uint32_t segment;
 };
 
-template <class Stored, class Held>
-__device__ __forceinline__ row_part<Held> part_of(const sample_args& args, const Stored* row, unsigned char* shared) {
-  const value_matrix& logits = args.request.logits;
-  row_part<Held> part;
-  part.segment = args.segment;
-  part.blocks = cluster_size();
-  part.rank = cluster_rank();
-  part.shift = logits.col_stride == 1 || logits.cols == 1
-                   ? static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(Stored))
-                   : 0;
-  part.vocab = static_cast<std::uint32_t>(logits.cols);
-  part.held = reinterpret_cast<Held*>(shared);
-  return part;
-}
-
 /// Blocks that a multiprocessor has room for: shared memory's share of kMostHeld logits decides.
-template <class Stored, bool Plain>
-constexpr int blocks_held = Plain && sizeof(Stored) == 2 ? 5 : 2;
+template <class Stored, bool OnChip>
+constexpr int blocks_held = OnChip && sizeof(Stored) == 2 ? 5 : 2;
 
-/// @tparam Plain the logits are held as they are stored; else as fp32, penalties, bias and mask applied.
-template <class Stored, bool Plain>
-__global__ void __launch_bounds__(kThreads, blocks_held<Stored, Plain>)
+/// @tparam OnChip the logits are held in shared memory; else they are read where they lie.
+template <class Stored, bool OnChip>
+__global__ void __launch_bounds__(kThreads, blocks_held<Stored, OnChip>)
     sample_rows_kernel(const __grid_constant__ sample_args args) {
-  using held = std::conditional_t<Plain, Stored, float>;
   const core::sample_request& request = args.request;
   const value_matrix& logits = request.logits;
   auto& scratch = *reinterpret_cast<sample_scratch*>(dynamic_shared());
@@ -74,24 +55,26 @@ __global__ void __launch_bounds__(kThreads, blocks_held<Stored, Plain>)
     cluster_barriers_ready();
   }
   cluster_arrive_begun();
-  auto part = part_of<Stored, held>(args, values, reinterpret_cast<unsigned char*>(&scratch + 1));
-  if constexpr (!Plain) {
-    if (args.memory) part.held = args.memory + std::int64_t{blockIdx.x} * kWarps * args.segment;
-  }
+  std::conditional_t<OnChip, row_part<Stored>, row_in_place<Stored>> part;
+  part.segment = args.segment;
+  part.blocks = cluster_size();
+  part.rank = cluster_rank();
+  part.shift = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(values) % 16 / sizeof(Stored));
+  part.vocab = static_cast<std::uint32_t>(logits.cols);
   if (threadIdx.x == 0) {
     scratch.params = core::params_of(request.params, row, logits.cols);
     scratch.listed = 0;
     scratch.appended = 0;
   }
-  float most = logits.col_stride == 1 || logits.cols == 1 ? load_part(part, values)
-                                                          : load_part_apart(part, values, logits.col_stride);
-  __syncthreads();
-  if constexpr (!Plain) {
-    const bool has_history = request.params.prompt.begins || request.params.generated.begins;
-    if (has_history && scratch.params.valid && !penalize_few(part, request, row, scratch))
-      penalize_many(part, request, row, scratch);
-    most = change_part(part, request, row);
+  float most;
+  if constexpr (OnChip) {
+    part.held = reinterpret_cast<Stored*>(&scratch + 1);
+    most = load_part(part, values);
+  } else {
+    part.begin = values - part.shift;
+    most = largest_of_part(part);
   }
+  __syncthreads();
   cluster_wait();  // all blocks have begun
   share_logits(part.blocks, part.rank, most, scratch);
   choose_token(request, row, part, best_of_groups(scratch.groups), scratch);
@@ -112,29 +95,22 @@ int blocks_of(const core::sample_request& request, int multiprocessors) {
   return blocks;
 }
 
-bool is_plain(const sample_params& params) {
-  return !params.prompt.begins && !params.generated.begins && !params.bias.values && !params.allowed.data;
-}
-
-template <class Stored, bool Plain>
-void launch_rows(cudaStream_t stream, bool on_chip, const core::sample_request& request, int multiprocessors) {
-  using held = std::conditional_t<Plain, Stored, float>;
+template <class Stored, bool OnChip>
+void launch_rows(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
   const int blocks = blocks_of(request, multiprocessors);
   const std::uint32_t segment = segment_of(request, blocks);
-  const std::int64_t row_bytes = std::int64_t{blocks} * kWarps * segment * static_cast<std::int64_t>(sizeof(held));
   const std::int64_t rows = request.logits.rows;
-  const std::int64_t at_once =
-      std::clamp(on_chip ? kMostGrid / blocks : kMemoryBytes / row_bytes, std::int64_t{1}, rows);
-  std::optional<stream_memory> memory;
-  if (!on_chip) memory.emplace(stream, at_once * row_bytes);
+  const std::int64_t at_once = kMostGrid / blocks;
   for (std::int64_t first = 0; first < rows; first += at_once) {
-    const sample_args args{request, memory ? static_cast<float*>(memory->data()) : nullptr, first, segment};
+    const sample_args args{request, first, segment};
     launch_shape shape;
     shape.grid = dim3(static_cast<unsigned>(std::min(at_once, rows - first) * blocks));
     shape.threads = kThreads;
-    shape.shared_bytes = static_cast<std::int64_t>(sizeof(sample_scratch)) + (on_chip ? row_bytes / blocks : 0);
+    shape.shared_bytes =
+        static_cast<std::int64_t>(sizeof(sample_scratch)) +
+        (OnChip ? std::int64_t{kWarps} * segment * static_cast<std::int64_t>(sizeof(Stored)) : std::int64_t{0});
     shape.cluster = blocks;
-    launch(sample_rows_kernel<Stored, Plain>, shape, stream, args, "starting to sample rows");
+    launch(sample_rows_kernel<Stored, OnChip>, shape, stream, args, "starting to sample rows");
   }
 }
 
@@ -142,13 +118,11 @@ void launch_rows(cudaStream_t stream, bool on_chip, const core::sample_request& 
 
 void launch_sample_rows(cudaStream_t stream, core::sample_algorithm algorithm, const core::sample_request& request,
                         int multiprocessors) {
-  const bool on_chip = algorithm == core::sample_algorithm::chip_rows;
   by_stored_type(request.logits.type, [&](auto stored) {
-    using stored_type = decltype(stored);
-    if (on_chip && is_plain(request.params))
-      launch_rows<stored_type, true>(stream, on_chip, request, multiprocessors);
+    if (algorithm == core::sample_algorithm::chip_rows)
+      launch_rows<decltype(stored), true>(stream, request, multiprocessors);
     else
-      launch_rows<stored_type, false>(stream, on_chip, request, multiprocessors);
+      launch_rows<decltype(stored), false>(stream, request, multiprocessors);
   });
 }
 

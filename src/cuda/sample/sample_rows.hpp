@@ -9,7 +9,7 @@
 namespace shortlist::cuda {
 
 /// @param algorithm chip_rows or memory_rows, as core/plan.hpp chose. Asynchronous on `stream`, can be captured; one
-/// launch, unless rows in global memory are so many that they take turns in it.
+/// launch, of up to 2^27 rows. @pre changes_rows(request) is false
 void launch_sample_rows(cudaStream_t stream, core::sample_algorithm algorithm, const core::sample_request& request,
                         int multiprocessors);
 

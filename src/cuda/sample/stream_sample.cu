@@ -148,10 +148,16 @@ void launch_type(cudaStream_t stream, const core::sample_request& request, const
   launch(stream_sample_kernel<Stored>, shape, stream, args, "starting to sample streamed rows");
 }
 
-/// Whether no row asks for a draw by weight alone: values that lie on the device are not known here.
-bool counts_alone(const sample_params& params) {
-  const bool greedy = !params.temperature.rows && params.temperature.common == 0;
-  return greedy || (!params.top_k.rows && params.top_k.common > 0);
+/// Tokens that top_k leaves of every row; 0 if it is off, or not known here: values of rows lie on the device.
+std::int64_t common_top_k(const core::sample_request& request) {
+  const per_row<std::int32_t>& top_k = request.params.top_k;
+  return !top_k.rows && top_k.common > 0 && top_k.common < request.logits.cols ? top_k.common : 0;
+}
+
+/// Whether no row asks for a draw by weight alone.
+bool counts_alone(const core::sample_request& request) {
+  const per_row<float>& temperature = request.params.temperature;
+  return common_top_k(request) > 0 || (!temperature.rows && temperature.common == 0);
 }
 
 }  // namespace
@@ -159,20 +165,18 @@ bool counts_alone(const sample_params& params) {
 core::sample_work sample_work_of(const core::sample_request& request) {
   const sample_params& params = request.params;
   const sample_output& out = request.out;
-  const bool plain = !params.prompt.begins && !params.generated.begins && !params.bias.values && !params.allowed.data;
   const bool weighs_all = out.logprobs || out.top_n > 0;
-  const bool neighbours = request.logits.col_stride == 1 || request.logits.cols == 1;
   // Values that lie on the device may be any.
-  const bool short_lists = params.top_k.rows || params.top_k.common <= static_cast<std::int32_t>(kMostByGroups);
-  const bool filtered = params.temperature.rows || params.temperature.common == 0 || params.top_k.rows ||
-                        params.top_k.common > 0 || params.top_p.rows || params.top_p.common < 1;
+  const bool short_lists = common_top_k(request) <= static_cast<std::int64_t>(kMostByGroups);
+  const bool filtered = counts_alone(request) || params.temperature.rows || params.top_k.rows || params.top_p.rows ||
+                        params.top_p.common < 1;
   const bool fits = request.logits.rows <= kMostGrid / kMostBlocks;
-  const bool serves = fits && plain && !weighs_all && neighbours && short_lists && filtered;
+  const bool serves = fits && !weighs_all && short_lists && filtered;
   return serves ? core::sample_work::filtered : core::sample_work::whole;
 }
 
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
-  if (counts_alone(request.params)) return launch_count_sample(stream, request, multiprocessors);
+  if (counts_alone(request)) return launch_count_sample(stream, request, multiprocessors);
   if (weight_sample_serves(request, multiprocessors)) return launch_weight_sample(stream, request, multiprocessors);
   const stream_layout layout = layout_of(request, multiprocessors);
   by_stored_type(request.logits.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, layout); });

@@ -8,7 +8,7 @@
 
 namespace shortlist::cuda {
 
-/// What a request asks of its rows, for the plan.
+/// What a request asks of its rows, for the plan. @pre changes_rows(request) is false
 core::sample_work sample_work_of(const core::sample_request& request);
 
 /// Asynchronous on `stream`, can be captured; one launch. @pre sample_work_of(request) is filtered

@@ -1,0 +1,21 @@
+// Rows of logits that penalties, a bias or a mask change, made plain. See change_rows.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+#include "core/backend.hpp"
+
+namespace shortlist::cuda {
+
+/// Whether rows have to be changed before a token is drawn from them; so have those whose logits are not neighbours.
+bool changes_rows(const core::sample_request& request);
+
+/// Calls sample(plain) for requests that ask the same of rows that are changed and begin at 16 bytes: for all rows at
+/// once, or for some after the others where they take more than 256 MiB. What `sample` starts on `stream` may read
+/// them. Asynchronous, can be captured; one launch and one call a turn. @pre changes_rows(request)
+void sample_changed_rows(cudaStream_t stream, const core::sample_request& request, int multiprocessors,
+                         const std::function<void(const core::sample_request& plain)>& sample);
+
+}  // namespace shortlist::cuda
