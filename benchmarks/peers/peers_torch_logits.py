@@ -52,10 +52,10 @@ def parse(work):
 
 
 def jobs_by_logits(works):
-    """{(place, rows, vocab, type): [job, ...]} in their order, of the places that there are."""
+    """{(place, rows, vocab, type): [job, ...]} in their order, of the places that there are; none with a mask yet."""
     groups = {}
     for job in filter(None, map(parse, works)):
-        if job.place == "cpu" or torch.cuda.is_available():
+        if job.extra != "mask" and (job.place == "cpu" or torch.cuda.is_available()):
             groups.setdefault((job.place, job.rows, job.vocab, job.type), []).append(job)
     return groups
 
