@@ -26,6 +26,7 @@
 #include "cuda/runtime/memory.cuh"
 #include "cuda/runtime/stream_memory.cuh"
 #include "cuda/sample/change_rows.hpp"
+#include "cuda/sample/overlay_rows.hpp"
 #include "cuda/sample/sample_rows.hpp"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/top_k/block_rows.hpp"
@@ -239,6 +240,8 @@ class cuda_backend final : public core::backend {
   void sample(void* stream, const core::sample_request& request) override {
     const current_device here(ordinal_);
     if (!changes_rows(request)) return sample_plain(native(stream), request);
+    if (sample_algorithm_of(request) == core::sample_algorithm::stream_rows && overlay_serves(request))
+      return sample_under_overlay(native(stream), request, properties_.multiProcessorCount);
     sample_changed_rows(native(stream), request, properties_.multiProcessorCount,
                         [&](const core::sample_request& plain) { sample_plain(native(stream), plain); });
   }
@@ -304,9 +307,13 @@ class cuda_backend final : public core::backend {
   }
 
  private:
-  void sample_plain(cudaStream_t stream, const core::sample_request& request) const {
+  static core::sample_algorithm sample_algorithm_of(const core::sample_request& request) {
     const sample_shape shape{.rows = request.logits.rows, .vocab = request.logits.cols, .type = request.logits.type};
-    const auto algorithm = core::choose_sample_algorithm(device_kind::cuda, shape, sample_work_of(request));
+    return core::choose_sample_algorithm(device_kind::cuda, shape, sample_work_of(request));
+  }
+
+  void sample_plain(cudaStream_t stream, const core::sample_request& request) const {
+    const core::sample_algorithm algorithm = sample_algorithm_of(request);
     if (algorithm == core::sample_algorithm::stream_rows)
       return launch_stream_sample(stream, request, properties_.multiProcessorCount);
     launch_sample_rows(stream, algorithm, request, properties_.multiProcessorCount);

@@ -216,6 +216,39 @@ std::vector<sample_case> filter_sample_cases() {
   return cases;
 }
 
+std::vector<sample_case> changed_sample_cases() {
+  constexpr std::int64_t kSizes[] = {4097, 33, 16'385, 1000, 4096, 50'257, 31};
+  constexpr std::int32_t kCounts[] = {50, 1, 2, 112, 64};
+  constexpr std::string_view kPlainAnswers[] = {"i32+status", "i64", "i32+kept"};
+  std::vector<sample_case> cases;
+  const auto turn = [&](const auto& values) { return values[cases.size() % std::size(values)]; };
+  for (const std::string_view distribution : logit_distributions()) {
+    for (const named_mask& mask : kMasks) {
+      for (const named_history& history : kHistories) {
+        if (!mask.is_given && history.prompt <= 0 && history.generated <= 0) continue;
+        const std::size_t i = cases.size();
+        cases.push_back({.type = turn(kLogitTypes),
+                         .rows = 1 + static_cast<std::int64_t>(i % 4),
+                         .vocab = turn(kSizes),
+                         .row_gap = kLogitGaps[i / 2 % std::size(kLogitGaps)],
+                         .distribution = distribution,
+                         .temperature = i % 11 == 0 ? 0.0f : 0.8f,
+                         .top_k = turn(kCounts),
+                         .top_p = i % 2 == 0 ? 0.95f : 1.0f,
+                         .min_p = i % 5 == 0 ? 0.01f : 0.0f,
+                         .penalties = kPenalties[1 + i % (std::size(kPenalties) - 1)].name,
+                         .history = history.name,
+                         .mask = mask.name,
+                         .parameters = i % 3 == 0 ? "common" : "seed_rows",
+                         .answer = turn(kPlainAnswers)});
+        cases.back().top_k = std::min(cases.back().top_k, static_cast<std::int32_t>(cases.back().vocab - 1));
+        cases.back().seed = 7000 + i;
+      }
+    }
+  }
+  return cases;
+}
+
 std::vector<sample_case> border_sample_cases() {
   std::vector<sample_case> cases;
   const auto add = [&](sample_case what) {

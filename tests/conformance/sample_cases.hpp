@@ -163,6 +163,10 @@ std::vector<sample_case> covering_sample_cases(std::int64_t max_elements, std::u
 /// Each filter alone, at every value, over data of few and of many ties.
 std::vector<sample_case> filter_sample_cases();
 
+/// Rows that penalties and masks change, every distribution with every mask and history, of which few remain by count:
+/// without log-probabilities GPUs do not copy them.
+std::vector<sample_case> changed_sample_cases();
+
 /// The vocabularies of models, and both sides of the one at which a GPU changes its algorithm: of these none is left
 /// out.
 std::vector<sample_case> border_sample_cases();

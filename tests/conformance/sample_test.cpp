@@ -81,6 +81,15 @@ TEST_P(SampleOnDevice, EqualsTheReferenceAtEveryBorder) {
   run_cases(cases, where_);
 }
 
+TEST_P(SampleOnDevice, EqualsTheReferenceOnChangedRows) {
+  const std::vector<sample_case> all = changed_sample_cases();
+  // A step that no table's size divides.
+  const std::size_t step = run_settings().full ? 1 : 4 * kSampleStep - 1;
+  std::vector<sample_case> cases;
+  for (std::size_t i = 0; i < all.size(); i += step) cases.push_back(all[i]);
+  run_cases(cases, where_);
+}
+
 // The choice of cases is part of the promise: nothing that the tables name may be missing.
 TEST(SampleCases, HaveEveryPairThatTheLimitsAllow) {
   const std::vector<sample_case> cases = covering_sample_cases(kReducedElements, run_settings().seed);

@@ -7,6 +7,7 @@
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/bulk_copy.cuh"
+#include "cuda/device/cluster.cuh"
 #include "cuda/device/element.cuh"
 #include "cuda/device/score.cuh"
 #include "cuda/device/value_pair.cuh"
@@ -283,16 +284,21 @@ struct row_ring : row_piece<Stored, Threads> {
 #pragma unroll 1
     for (std::uint32_t batch = first; batch < batches; batch++) copy_others(batch);
   }
-  /// Calls look(raw) for the thread's vectors of the first rounds.
+  /// Waits until the thread's vectors of the first rounds are there.
+  __device__ __forceinline__ void await_first() const { wait(batches - first); }
+  /// Calls look(raw, which of the block's vectors) for the thread's vectors of the first rounds.
   template <class Look>
   __device__ __forceinline__ void for_each_first(Look look) const {
-    wait(batches - first);
+    await_first();
 #pragma unroll 4
-    for (std::uint32_t i = 0; i < first * kFlight; i++)
-      if (i * step * Threads + threadIdx.x < count) look(held[i * Threads]);
+    for (std::uint32_t i = 0; i < first * kFlight; i++) {
+      const std::uint32_t vector = i * step * Threads + threadIdx.x;
+      if (vector < count) look(held[i * Threads], vector);
+    }
   }
-  /// Calls mark(raw) for all of the thread's vectors: bits of the values that are wanted. Then room(how many) for those
-  /// of a batch, and take(room + i, x, column) for each. Vectors that are not there are passed as `absent`.
+  /// Calls mark(raw, which of the block's vectors) for all of the thread's vectors: bits of the values that are wanted.
+  /// Then room(how many) for those of a batch, and take(room + i, x, column) for each. Vectors that are not there are
+  /// passed as `absent`, and with a number from `count` on.
   template <class Mark, class Room, class Take>
   __device__ __forceinline__ void for_each_vector(Mark mark, Room room, Take take) {
     static_assert(kFlight * kPerVector <= 32);
@@ -314,7 +320,8 @@ struct row_ring : row_piece<Stored, Threads> {
       }
       std::uint32_t marks = 0;
 #pragma unroll
-      for (std::uint32_t v = 0; v < kFlight; v++) marks |= mark(raw[v]) << (v * kPerVector);
+      for (std::uint32_t v = 0; v < kFlight; v++)
+        marks |= mark(raw[v], round_of(batch * kFlight + v) * Threads + threadIdx.x) << (v * kPerVector);
       if (marks != 0) {
         std::uint32_t to = room(__popc(marks));
         for (; marks; marks &= marks - 1) {

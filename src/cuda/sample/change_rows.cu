@@ -19,6 +19,7 @@
 #include "cuda/runtime/launch.cuh"
 #include "cuda/runtime/stream_memory.cuh"
 #include "cuda/sample/change_rows.hpp"
+#include "cuda/sample/row_history.cuh"
 #include "cuda/top_k/row_parts.cuh"
 
 namespace shortlist::cuda {
@@ -93,19 +94,6 @@ class piece_change {
   const std::uint32_t* words_ = nullptr;
 };
 
-/// Calls use(i) for each of a history's tokens that is the i-th of the piece.
-template <class Use>
-__device__ __forceinline__ void for_each_of_history(const token_rows& history, std::int64_t row, std::uint32_t first,
-                                                    std::uint32_t count, Use use) {
-  if (!history.begins) return;
-  const std::int64_t end = history.begins[row + 1];
-#pragma unroll 4
-  for (std::int64_t h = history.begins[row] + threadIdx.x; h < end; h += kThreads) {
-    const std::uint32_t i = static_cast<std::uint32_t>(history.tokens[h]) - first;
-    if (i < count) use(i);
-  }
-}
-
 template <class Changed>
 __device__ __forceinline__ void store_four(Changed* to, float4 x) {
   const Changed four[kFour] = {narrowed<Changed>(x.x), narrowed<Changed>(x.y), narrowed<Changed>(x.z),
@@ -160,7 +148,37 @@ __global__ void __launch_bounds__(kThreads) change_rows_kernel(const __grid_cons
     to[i] = narrowed<Changed>(change(core::widen(from[i * logits.col_stride]), i));
 }
 
-/// The same request for rows from `first` on, of plain logits.
+void launch_change_rows(cudaStream_t stream, const core::sample_request& request, const value_matrix& changed,
+                        std::int64_t first_row, int multiprocessors) {
+  const std::int64_t cols = request.logits.cols;
+  const auto pieces_of = [&](std::int64_t piece) { return (cols + piece - 1) / piece; };
+  const bool few = changed.rows * pieces_of(kPiece) < 2 * multiprocessors;
+  const std::int64_t piece = few ? kShortPiece : kPiece;
+  const bool has_history = request.params.prompt.begins || request.params.generated.begins;
+  const change_args args{.request = request,
+                         .changed = const_cast<void*>(changed.data),
+                         .stride = changed.row_stride,
+                         .first_row = first_row,
+                         .pieces = static_cast<std::uint32_t>(pieces_of(piece)),
+                         .piece = static_cast<std::uint32_t>(piece),
+                         .has_history = has_history};
+  launch_shape shape;
+  shape.grid = dim3(static_cast<unsigned>(changed.rows * args.pieces));
+  shape.threads = kThreads;
+  shape.shared_bytes = has_history ? piece * static_cast<std::int64_t>(sizeof(std::uint32_t)) : 0;
+  shape.overlaps = true;
+  by_stored_type(request.logits.type, [&](auto stored) {
+    using stored_type = decltype(stored);
+    constexpr const char* kWhat = "changing rows of logits";
+    if (changed.type == request.logits.type)
+      launch(change_rows_kernel<stored_type, stored_type>, shape, stream, args, kWhat);
+    else
+      launch(change_rows_kernel<stored_type, float>, shape, stream, args, kWhat);
+  });
+}
+
+}  // namespace
+
 core::sample_request plain_rows(const core::sample_request& request, const value_matrix& logits, std::int64_t first) {
   core::sample_request plain = request;
   plain.logits = logits;
@@ -194,37 +212,6 @@ core::sample_request plain_rows(const core::sample_request& request, const value
   skip_output(out.top_logprobs, out.top_n);
   return plain;
 }
-
-void launch_change_rows(cudaStream_t stream, const core::sample_request& request, const value_matrix& changed,
-                        std::int64_t first_row, int multiprocessors) {
-  const std::int64_t cols = request.logits.cols;
-  const auto pieces_of = [&](std::int64_t piece) { return (cols + piece - 1) / piece; };
-  const bool few = changed.rows * pieces_of(kPiece) < 2 * multiprocessors;
-  const std::int64_t piece = few ? kShortPiece : kPiece;
-  const bool has_history = request.params.prompt.begins || request.params.generated.begins;
-  const change_args args{.request = request,
-                         .changed = const_cast<void*>(changed.data),
-                         .stride = changed.row_stride,
-                         .first_row = first_row,
-                         .pieces = static_cast<std::uint32_t>(pieces_of(piece)),
-                         .piece = static_cast<std::uint32_t>(piece),
-                         .has_history = has_history};
-  launch_shape shape;
-  shape.grid = dim3(static_cast<unsigned>(changed.rows * args.pieces));
-  shape.threads = kThreads;
-  shape.shared_bytes = has_history ? piece * static_cast<std::int64_t>(sizeof(std::uint32_t)) : 0;
-  shape.overlaps = true;
-  by_stored_type(request.logits.type, [&](auto stored) {
-    using stored_type = decltype(stored);
-    constexpr const char* kWhat = "changing rows of logits";
-    if (changed.type == request.logits.type)
-      launch(change_rows_kernel<stored_type, stored_type>, shape, stream, args, kWhat);
-    else
-      launch(change_rows_kernel<stored_type, float>, shape, stream, args, kWhat);
-  });
-}
-
-}  // namespace
 
 bool changes_rows(const core::sample_request& request) {
   const sample_params& params = request.params;

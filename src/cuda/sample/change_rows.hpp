@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <functional>
 
 #include "core/backend.hpp"
@@ -11,6 +12,9 @@ namespace shortlist::cuda {
 
 /// Whether rows have to be changed before a token is drawn from them; so have those whose logits are not neighbours.
 bool changes_rows(const core::sample_request& request);
+
+/// The same request for the rows from `first` on, of plain logits.
+core::sample_request plain_rows(const core::sample_request& request, const value_matrix& logits, std::int64_t first);
 
 /// Calls sample(plain) for requests that ask the same of rows that are changed and begin at 16 bytes: for all rows at
 /// once, or for some after the others where they take more than 256 MiB. What `sample` starts on `stream` may read

@@ -101,7 +101,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
       stream.template for_each_vector<true>(mark, room, take);
       if (stream.step > 1) stream.template for_each_vector<false>(mark, room, take);
     };
-    done = draw_by_count(request, index, stream, for_each_vector, wanted, most, place, scratch);
+    const auto for_each_alone = [&](auto look) {
+      if (stream.has_edge) look(stream.edge, stream.edge_column);
+    };
+    done = draw_by_count<Stored>(request, index, for_each_vector, for_each_alone, as_stored{}, wanted, most, place,
+                                 scratch);
   } else if (by_weight && core::is_finite(core::from_ascending_key(best))) {
     const row_filter filter{core::from_ascending_key(best), params.steepness, kEveryCandidate, minus_infinity<float>()};
     done = draw_by_weight(request, index, stream, whole_row_filter{filter}, most, border_room{held, args.border}, place,
@@ -154,13 +158,12 @@ std::int64_t common_top_k(const core::sample_request& request) {
   return !top_k.rows && top_k.common > 0 && top_k.common < request.logits.cols ? top_k.common : 0;
 }
 
-/// Whether no row asks for a draw by weight alone.
+}  // namespace
+
 bool counts_alone(const core::sample_request& request) {
   const per_row<float>& temperature = request.params.temperature;
   return common_top_k(request) > 0 || (!temperature.rows && temperature.common == 0);
 }
-
-}  // namespace
 
 core::sample_work sample_work_of(const core::sample_request& request) {
   const sample_params& params = request.params;
@@ -176,7 +179,7 @@ core::sample_work sample_work_of(const core::sample_request& request) {
 }
 
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
-  if (counts_alone(request)) return launch_count_sample(stream, request, multiprocessors);
+  if (counts_alone(request)) return launch_count_sample(stream, request, nullptr, multiprocessors);
   if (weight_sample_serves(request, multiprocessors)) return launch_weight_sample(stream, request, multiprocessors);
   const stream_layout layout = layout_of(request, multiprocessors);
   by_stored_type(request.logits.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, layout); });

@@ -8,8 +8,11 @@
 
 namespace shortlist::cuda {
 
-/// What a request asks of its rows, for the plan. @pre changes_rows(request) is false
+/// What a request asks of its rows, for the plan; what changes the rows is not looked at.
 core::sample_work sample_work_of(const core::sample_request& request);
+
+/// Whether no row asks for a draw by weight alone.
+bool counts_alone(const core::sample_request& request);
 
 /// Asynchronous on `stream`, can be captured; one launch. @pre sample_work_of(request) is filtered
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors);
