@@ -16,6 +16,12 @@ namespace shortlist::cuda {
 
 constexpr int kFlight = 4;  // rounds that are looked at together
 
+/// A word of values of -inf.
+template <class Stored>
+constexpr std::uint32_t kLeastWord = sizeof(Stored) == 4                              ? 0xFF800000u
+                                     : element_type_of<Stored>() == element_type::f16 ? 0xFC00FC00u
+                                                                                      : 0xFF80FF80u;
+
 /// The larger; NaN if either is.
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   float most;
@@ -43,6 +49,31 @@ __device__ __forceinline__ float largest_of(uint4 raw) {
     return larger(wide.x, wide.y);
   }
 }
+
+/// The largest of the values of vectors, looked at one after the other: NaN if there is one.
+template <class Stored>
+class running_largest {
+ public:
+  __device__ __forceinline__ void look(uint4 raw) {
+    if constexpr (sizeof(Stored) == 4) {
+      most_ = larger_or_nan(most_, largest_of<Stored, true>(raw));
+    } else {
+      for (const std::uint32_t word : {raw.x, raw.y, raw.z, raw.w}) {
+        using pair = pair_of<Stored>;
+        const pair most = __hmax2_nan(reinterpret_cast<const pair&>(two_), reinterpret_cast<const pair&>(word));
+        two_ = reinterpret_cast<const std::uint32_t&>(most);
+      }
+    }
+  }
+  __device__ __forceinline__ float value() const {
+    if constexpr (sizeof(Stored) == 4) return most_;
+    return largest_of<Stored, true>(make_uint4(two_, two_, two_, two_));
+  }
+
+ private:
+  float most_ = core::float_from_bits(0xFF800000u);
+  std::uint32_t two_ = kLeastWord<Stored>;  // of 16-bit values: those at even and at odd places
+};
 
 /// The least of a vector's values that are numbers.
 template <class Stored>
@@ -75,12 +106,6 @@ __device__ __forceinline__ void widen_values(uint4 raw, float (&x)[16 / sizeof(S
   for (int f = 0; f < kFours; f++)
     x[4 * f] = four[f].x, x[4 * f + 1] = four[f].y, x[4 * f + 2] = four[f].z, x[4 * f + 3] = four[f].w;
 }
-
-/// A word of values of -inf.
-template <class Stored>
-constexpr std::uint32_t kLeastWord = sizeof(Stored) == 4                              ? 0xFF800000u
-                                     : element_type_of<Stored>() == element_type::f16 ? 0xFC00FC00u
-                                                                                      : 0xFF80FF80u;
 
 /// A block's piece of a row: whole vectors of 16 bytes, a round of them for its threads at a time; and, of the first
 /// and last block, the columns beside the vectors, one for a thread.

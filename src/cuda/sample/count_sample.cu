@@ -103,11 +103,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) count_sample_kernel(const _
     ring.await_first();
     __syncthreads();  // the bits that other threads have copied are there, too
   }
-  float most = ring.edge;
+  running_largest<Stored> first_largest;
   ring.for_each_first([&](uint4 raw, std::uint32_t vector) {
     if constexpr (Overlaid) raw = plain.of(raw, vector);
-    most = larger_or_nan(most, largest_of<Stored, true>(raw));
+    first_largest.look(raw);
   });
+  float most = larger_or_nan(ring.edge, first_largest.value());
   cluster_wait();  // all blocks have begun
   share_logits(place.blocks, place.rank, most, row);
   const std::uint32_t best = best_of_groups(row.groups);
