@@ -5,8 +5,8 @@
 // way as shared memory holds; blocks tell each other by sends, which wait for no loads.
 // Steps: the first rounds of vectors, from all over the row -> the best of 128 groups of them, shared -> their k-th
 // best is the cut -> what reaches it, some hundred tokens, is listed in the first block -> which ranks and draws.
-// Under an overlay, the bits of a block's vectors come to shared memory before them; what they hide is -inf to all
-// steps, and the tokens that have another logit are listed beside the vectors.
+// Under an overlay, the bits of a block's vectors come to shared memory before them; what they hide no step sees, and
+// the penalized tokens are looked at behind the vectors, whose logits L2 has by then.
 // Exact for any data: where a list overflows, the row is searched where it lies, by passes that serve any data.
 // Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
 #include <algorithm>
@@ -54,9 +54,9 @@ struct count_args {
 template <class Stored>
 __device__ __noinline__ void draw_under_overlay(const count_args& args, std::int64_t index, float most,
                                                 const cluster_place& place, stream_scratch& scratch) {
-  const overlaid_tokens tokens(args.overlay, index, place);
-  tokens.place_values();
-  const overlaid_part<Stored> part(part_in_place<Stored>(args.request.logits, args.segment, index, place), tokens);
+  const overlaid_row<Stored> over(args.overlay, args.request, index, place);
+  over.place_times();
+  const overlaid_part<Stored> part(part_in_place<Stored>(args.request.logits, args.segment, index, place), over);
   draw_by_part(args.request, part, index, most, place, scratch, 1);
 }
 
@@ -85,18 +85,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks) count_sample_kernel(const _
   row_ring<Stored, kThreads> ring(values, vocab, place.rank, place.blocks, memory + (Overlaid ? args.bit_words / 4 : 0),
                                   args.room.batches, args.room.first, kLeastWord<Stored>);
   __shared__ kept_words<Stored> kept;
-  const overlaid_tokens tokens(args.overlay, index, place);
+  const overlaid_row<Stored> over(args.overlay, request, index, place);
   const auto plain = [&] {
     if constexpr (Overlaid)
-      return plain_vectors<Stored>(tokens.plain, ring.first_column, ring.count,
-                                   reinterpret_cast<std::uint32_t*>(memory), kept);
+      return plain_vectors<Stored>(over.plain, ring.first_column, ring.count, reinterpret_cast<std::uint32_t*>(memory),
+                                   kept);
     else
       return as_stored{};
   }();
   ring.begin();
   if (threadIdx.x == 0) row.params = core::params_of(request.params, index, logits.cols);
   if constexpr (Overlaid) {
-    if (ring.has_edge && !tokens.is_plain(ring.edge_column)) {
+    if (ring.has_edge && !over.is_plain(ring.edge_column)) {
       ring.has_edge = false;
       ring.edge = minus_infinity<float>();
     }
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) count_sample_kernel(const _
   const auto for_each_vector = [&](auto mark, auto room, auto take) { ring.for_each_vector(mark, room, take); };
   const auto for_each_alone = [&](auto look) {
     if (ring.has_edge) look(ring.edge, ring.edge_column);
-    if constexpr (Overlaid) tokens.for_each_changed(args.overlay, place.rank, vocab, look);
+    if constexpr (Overlaid) over.for_each_penalized(look);
   };
   if (!draw_by_count<Stored>(request, index, for_each_vector, for_each_alone, plain, wanted_by_count(params), most,
                              place, scratch)) {

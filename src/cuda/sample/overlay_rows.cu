@@ -1,11 +1,11 @@
 // Makes the overlays of rows that penalties and a mask change, under which tokens are drawn from the rows where they
-// lie: no logit is read but those of the history, and none is copied.
+// lie: no logit is read here, and none is copied.
 //
-// Why it is fast: few logits of a row are changed, so that two bits a token and the changed values are all there is to
-// write; what draws reads a sixteenth of the bytes of bf16 logits more.
-// Steps of a block, a piece of a row: the history's tokens are set in bits in shared memory; where a frequency counts,
-// each is counted where its value will stand -> bits of tokens that stand as they are stored, and of those changed ->
-// the first to take a changed token's bit writes its value. Bits that a caller gives as a mask serve as they are.
+// Why it is fast: few tokens of a row are penalized, so that two bits a token and a list of those are all there is to
+// write; what draws reads a sixteenth of the bytes of bf16 logits more, and penalizes as it draws.
+// Steps of a block, a piece of a row: the history's tokens are set in bits in shared memory, and where a frequency
+// counts, counted in memory -> bits of tokens that stand as they are stored, and of those penalized -> the first to
+// take a penalized token's bit lists it. Bits that a caller gives as a mask serve as they are.
 // Limit: bytes of a mask of bytes, the history and the bits over read bandwidth; in practice, steps that wait for each
 // other. Measured share: docs/kernels.md.
 #include <algorithm>
@@ -39,9 +39,13 @@ struct mark_args {
   core::sample_request request;
   std::int64_t first_row = 0;
   row_overlay overlay{};
-  std::uint32_t* plain = nullptr;    // of the overlay,
-  std::uint32_t* changed = nullptr;  // null: no history
+  std::uint32_t* plain = nullptr;  // the overlay's; no others where there is no history
+  std::uint32_t* penalized = nullptr;
+  penalized_token* lists = nullptr;
+  std::uint32_t* counts = nullptr;
 };
+
+__device__ __forceinline__ std::uint32_t bit_of(std::uint32_t i) { return 1u << i % kWordBits; }
 
 /// Bits of 16 bytes, those that are not 0.
 __device__ __forceinline__ std::uint32_t bits_of_bytes(uint4 bytes) {
@@ -87,19 +91,17 @@ class history_tokens {
       next_ += kThreads;
     }
   }
-  /// Calls use(i, slot) for the tokens that are the i-th of `count` from `first` on; slot -1: not kept.
+  /// Calls use(i) for the tokens that are the i-th of `count` from `first` on.
   template <class Use>
   __device__ __forceinline__ void for_each(std::uint32_t first, std::uint32_t count, Use use) const {
+    const auto use_piece = [&](std::int32_t token) {
+      const std::uint32_t i = static_cast<std::uint32_t>(token) - first;
+      if (i < count) use(i);
+    };
 #pragma unroll
-    for (int slot = 0; slot < kKept; slot++) {
-      const std::uint32_t i = static_cast<std::uint32_t>(kept_[slot]) - first;
-      if (i < count) use(i, slot);
-    }
-#pragma unroll 1
-    for (std::int64_t h = next_; h < end_; h += kThreads) {
-      const std::uint32_t i = static_cast<std::uint32_t>(tokens_[h]) - first;
-      if (i < count) use(i, -1);
-    }
+    for (int slot = 0; slot < kKept; slot++) use_piece(kept_[slot]);
+#pragma unroll 4
+    for (std::int64_t h = next_; h < end_; h += kThreads) use_piece(tokens_[h]);
   }
 
  private:
@@ -109,7 +111,6 @@ class history_tokens {
   std::int32_t kept_[kKept];
 };
 
-template <class Stored>
 __global__ void __launch_bounds__(kThreads) overlay_rows_kernel(const __grid_constant__ mark_args args) {
   join_chain();
   const core::sample_request& request = args.request;
@@ -125,88 +126,65 @@ __global__ void __launch_bounds__(kThreads) overlay_rows_kernel(const __grid_con
   const std::uint32_t first = first_word * kWordBits;
   const std::uint32_t count = min(words * kWordBits, vocab - min(first, vocab));
   std::uint32_t* plain = args.plain + of_turn * overlay.plain_stride + first_word;
-  if (!args.changed) {
+  if (!args.penalized) {
     for (std::uint32_t w = threadIdx.x; w < words; w += kThreads)
       plain[w] = allowed_word(params.allowed, row, first + w * kWordBits, count - w * kWordBits);
     return;
   }
 
-  std::uint32_t* changed = args.changed + of_turn * overlay.changed_stride + first_word;
-  float* values = overlay.values + of_turn * overlay.values_stride + first;
+  std::uint32_t* penalized = args.penalized + of_turn * overlay.penalized_stride + first_word;
+  std::uint32_t* times = overlay.times + of_turn * overlay.times_stride + first;
+  const std::int64_t piece = blockIdx.x;
+  penalized_token* list = args.lists + piece * overlay.list_room;
   auto* touched = reinterpret_cast<std::uint32_t*>(dynamic_shared());  // tokens of the history,
   std::uint32_t* generated = touched + overlay.piece_words;            // and of those, which are generated
-  __shared__ std::uint32_t total;
   __shared__ std::uint32_t listed;
-  const core::penalties by{core::value_for(params.repetition_penalty, row),
-                           core::value_for(params.presence_penalty, row),
-                           core::value_for(params.frequency_penalty, row)};
-  const bool counts = by.frequency != 0.0f;
-  auto* counted = reinterpret_cast<std::uint32_t*>(values);
-  const auto bit_of = [](std::uint32_t i) { return 1u << i % kWordBits; };
+  const bool counts = core::value_for(params.frequency_penalty, row) != 0.0f;
+  const auto set = [](std::uint32_t* words, std::uint32_t i) { return atomicOr(&words[i / kWordBits], bit_of(i)); };
   history_tokens of_prompt(params.prompt, row);
   history_tokens of_generated(params.generated, row);
-  if (threadIdx.x == 0) total = listed = 0;
+  if (threadIdx.x == 0) listed = 0;
   for (std::uint32_t w = threadIdx.x; w < words; w += kThreads) touched[w] = generated[w] = 0;
   of_prompt.load();
   of_generated.load();
-  const Stored* logits = static_cast<const Stored*>(request.logits.data) + row * request.logits.row_stride + first;
-  Stored x_of_prompt[history_tokens::kKept];
-  Stored x_of_generated[history_tokens::kKept];
-  of_prompt.for_each(first, count, [&](std::uint32_t i, int slot) {
-    if (slot >= 0) x_of_prompt[slot] = logits[i];
-  });
-  of_generated.for_each(first, count, [&](std::uint32_t i, int slot) {
-    if (slot >= 0) x_of_generated[slot] = logits[i];
+  __syncthreads();
+  of_prompt.for_each(first, count, [&](std::uint32_t i) { set(touched, i); });
+  of_generated.for_each(first, count, [&](std::uint32_t i) {
+    if ((set(generated, i) & bit_of(i)) == 0 && counts) times[i] = 0;
   });
   __syncthreads();
-  of_prompt.for_each(first, count, [&](std::uint32_t i, int) { atomicOr(&touched[i / kWordBits], bit_of(i)); });
-  of_generated.for_each(first, count, [&](std::uint32_t i, int) {
-    const bool is_first = (atomicOr(&generated[i / kWordBits], bit_of(i)) & bit_of(i)) == 0;
-    if (counts && is_first) counted[i] = 0;
-  });
-  __syncthreads();
-  if (counts) of_generated.for_each(first, count, [&](std::uint32_t i, int) { atomicAdd(&counted[i], 1u); });
-  std::uint32_t mine = 0;
+  if (counts) of_generated.for_each(first, count, [&](std::uint32_t i) { atomicAdd(&times[i], 1u); });
   for (std::uint32_t w = threadIdx.x; w < words; w += kThreads) {
     const std::uint32_t allowed = allowed_word(params.allowed, row, first + w * kWordBits, count - w * kWordBits);
     const std::uint32_t of_history = touched[w] | generated[w];
     plain[w] = allowed & ~of_history;
-    changed[w] = allowed & of_history;
+    penalized[w] = allowed & of_history;
     touched[w] = allowed & of_history;  // of which none is taken
-    mine += __popc(allowed & of_history);
   }
-  mine = __reduce_add_sync(kFullWarp, mine);
-  if (threadIdx.x % kWarp == 0 && mine > 0) atomicAdd(&total, mine);
   __syncthreads();
-  const bool lists = total <= overlay.list_room;
-  const std::int64_t piece = blockIdx.x;
-  if (threadIdx.x == 0) overlay.counts[piece] = total;
-  changed_logit* list = overlay.lists + piece * overlay.list_room;
-  const auto change = [&](std::uint32_t i, Stored x) {
+  const auto take = [&](std::uint32_t i) {
     if ((atomicAnd(&touched[i / kWordBits], ~bit_of(i)) & bit_of(i)) == 0) return;
     const bool is_generated = (generated[i / kWordBits] & bit_of(i)) != 0;
-    const std::uint32_t times = !is_generated ? 0 : counts ? __ldcg(&counted[i]) : 1;
-    const float value = core::penalized(core::widen(x), static_cast<std::int32_t>(times), by);
-    if (lists)
-      list[atomicAdd(&listed, 1u)] = {first + i, value};
+    const std::uint32_t often = !is_generated ? 0 : counts ? __ldcg(&times[i]) : 1;
+    const std::uint32_t at = atomicAdd(&listed, 1u);
+    if (at < overlay.list_room)
+      list[at] = {first + i, often};
     else
-      values[i] = value;
+      times[i] = often;
   };
-  of_prompt.for_each(first, count,
-                     [&](std::uint32_t i, int slot) { change(i, slot >= 0 ? x_of_prompt[slot] : logits[i]); });
-  of_generated.for_each(first, count,
-                        [&](std::uint32_t i, int slot) { change(i, slot >= 0 ? x_of_generated[slot] : logits[i]); });
+  of_prompt.for_each(first, count, take);
+  of_generated.for_each(first, count, take);
+  __syncthreads();
+  if (threadIdx.x == 0) args.counts[piece] = listed;
 }
 
 void launch_overlay_rows(cudaStream_t stream, const mark_args& args, std::int64_t rows) {
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(rows * args.overlay.pieces));
   shape.threads = kThreads;
-  shape.shared_bytes = args.changed ? 2 * std::int64_t{args.overlay.piece_words} * 4 : 0;
+  shape.shared_bytes = args.penalized ? 2 * std::int64_t{args.overlay.piece_words} * 4 : 0;
   shape.overlaps = true;
-  by_stored_type(args.request.logits.type, [&](auto stored) {
-    launch(overlay_rows_kernel<decltype(stored)>, shape, stream, args, "marking what changes of rows of logits");
-  });
+  launch(overlay_rows_kernel, shape, stream, args, "marking what changes of rows of logits");
 }
 
 }  // namespace
@@ -233,9 +211,8 @@ void sample_under_overlay(cudaStream_t stream, const core::sample_request& reque
   const std::int64_t words = whole_units((logits.cols + kWordBits - 1) / kWordBits);
   const std::int64_t piece_words = (words + overlay.pieces - 1) / overlay.pieces;
   const std::int64_t list_room = whole_units(piece_words * kWordBits / kListShare);
-  const std::int64_t list_words = overlay.pieces * list_room * 2;
-  const std::int64_t values_stride = whole_units(logits.cols);
-  const std::int64_t row_words = has_history ? list_words + values_stride + 2 * words + overlay.pieces : words;
+  const std::int64_t times_stride = whole_units(logits.cols);
+  const std::int64_t row_words = has_history ? 2 * words + times_stride + overlay.pieces * (2 * list_room + 1) : words;
   const std::int64_t at_once = std::clamp(kMemoryBytes / (row_words * 4), std::int64_t{1}, logits.rows);
   const stream_memory memory(stream, at_once * row_words * 4);
   auto* next = static_cast<std::uint32_t*>(memory.data());
@@ -244,13 +221,13 @@ void sample_under_overlay(cudaStream_t stream, const core::sample_request& reque
   overlay.plain = args.plain = take(words);
   overlay.plain_stride = words;
   if (has_history) {
-    overlay.lists = reinterpret_cast<changed_logit*>(take(list_words));
+    overlay.penalized = args.penalized = take(words);
+    overlay.penalized_stride = words;
+    overlay.times = take(times_stride);
+    overlay.times_stride = times_stride;
+    overlay.lists = args.lists = reinterpret_cast<penalized_token*>(take(2 * overlay.pieces * list_room));
     overlay.list_room = static_cast<std::uint32_t>(list_room);
-    overlay.values = reinterpret_cast<float*>(take(values_stride));
-    overlay.values_stride = values_stride;
-    overlay.changed = args.changed = take(words);
-    overlay.changed_stride = words;
-    overlay.counts = take(overlay.pieces);
+    overlay.counts = args.counts = take(overlay.pieces);
   }
   for (; args.first_row < logits.rows; args.first_row += at_once) {
     const std::int64_t rows = std::min(at_once, logits.rows - args.first_row);

@@ -1,5 +1,5 @@
-// Rows under an overlay: vectors of logits without the tokens that do not count as they are stored, and those that have
-// another logit. See row_overlay.hpp.
+// Rows under an overlay: vectors of logits without the tokens that do not count as they are stored, and the tokens that
+// are penalized. See row_overlay.hpp.
 #pragma once
 
 #include <cstdint>
@@ -18,69 +18,81 @@ __device__ __forceinline__ bool has_bit(const std::uint32_t* words, std::uint32_
 }
 
 /// One row's overlay, and of what is listed the block's piece.
-struct overlaid_tokens {
+template <class Stored>
+struct overlaid_row {
   const std::uint32_t* plain;
-  const std::uint32_t* changed;  // null: none
-  const changed_logit* list;
-  std::uint32_t count;
-  bool listed;  // else the piece's values stand where they belong
-  float* values;
+  const std::uint32_t* penalized;  // null: none
+  std::uint32_t* times;
+  const penalized_token* list;
+  std::uint32_t listed = 0;  // tokens,
+  bool lists_all = true;     // of the piece's penalized ones
+  std::uint32_t first_word;  // of the piece
+  std::uint32_t end_word;
+  core::penalties by;
+  const Stored* logits;
 
-  __device__ __forceinline__ overlaid_tokens(const row_overlay& overlay, std::int64_t row, const cluster_place& place)
-      : plain(overlay.plain + row * overlay.plain_stride),
-        changed(nullptr),
-        list(nullptr),
-        count(0),
-        listed(true),
-        values(nullptr) {
-    if (!overlay.changed) return;
-    changed = overlay.changed + row * overlay.changed_stride;
+  __device__ __forceinline__ overlaid_row(const row_overlay& overlay, const core::sample_request& request,
+                                          std::int64_t row, const cluster_place& place)
+      : plain(overlay.plain + row * overlay.plain_stride), penalized(nullptr) {
+    if (!overlay.penalized) return;
+    const sample_params& params = request.params;
     const std::int64_t piece = row * place.blocks + place.rank;
+    penalized = overlay.penalized + row * overlay.penalized_stride;
+    times = overlay.times + row * overlay.times_stride;
     list = overlay.lists + piece * overlay.list_room;
-    count = overlay.counts[piece];
-    listed = count <= overlay.list_room;
-    values = overlay.values + row * overlay.values_stride;
+    const std::uint32_t count = overlay.counts[piece];
+    listed = min(count, overlay.list_room);
+    lists_all = count == listed;
+    first_word = place.rank * overlay.piece_words;
+    end_word = min(first_word + overlay.piece_words, (static_cast<std::uint32_t>(request.logits.cols) + 31) / 32);
+    by = {core::value_for(params.repetition_penalty, row), core::value_for(params.presence_penalty, row),
+          core::value_for(params.frequency_penalty, row)};
+    logits = static_cast<const Stored*>(request.logits.data) + row * request.logits.row_stride;
   }
 
   __device__ __forceinline__ bool is_plain(std::uint32_t token) const { return has_bit(plain, token); }
-  /// The logit of a token that is stored as `x`. @pre it stands where it belongs
-  __device__ __forceinline__ float of(float x, std::uint32_t token) const {
-    if (is_plain(token)) return x;
-    return changed && has_bit(changed, token) ? values[token] : minus_infinity<float>();
+  __device__ __forceinline__ float penalized_of(Stored x, std::uint32_t often) const {
+    return core::penalized(core::widen(x), static_cast<std::int32_t>(often), by);
   }
-  /// Calls look(x, token) for the piece's changed tokens. All threads come.
+  /// Calls look(x, token) for the piece's penalized tokens. All threads come.
   template <class Look>
-  __device__ __forceinline__ void for_each_changed(const row_overlay& overlay, std::uint32_t rank, std::uint32_t vocab,
-                                                   Look look) const {
-    if (listed) {
-      for_each_listed(look);
+  __device__ __forceinline__ void for_each_penalized(Look look) const {
+    if (!lists_all) {
+      place_times();
+      __syncthreads();
+      for (std::uint32_t w = first_word + threadIdx.x; w < end_word; w += kThreads) {
+        for (std::uint32_t word = penalized[w]; word; word &= word - 1) {
+          const std::uint32_t token = w * 32 + __ffs(static_cast<int>(word)) - 1;
+          look(penalized_of(logits[token], times[token]), token);
+        }
+      }
       return;
     }
-    const std::uint32_t begin = rank * overlay.piece_words;
-    const std::uint32_t end = min(begin + overlay.piece_words, (vocab + 31) / 32);
-    for (std::uint32_t w = begin + threadIdx.x; w < end; w += kThreads) {
-      for (std::uint32_t word = changed[w]; word; word &= word - 1) {
-        const std::uint32_t token = w * 32 + __ffs(static_cast<int>(word)) - 1;
-        look(values[token], token);
-      }
-    }
-  }
-  template <class Look>
-  __device__ __forceinline__ void for_each_listed(Look look) const {
     constexpr std::uint32_t kFlight = 4;  // under way in a thread
-    for (std::uint32_t i = threadIdx.x; i < count; i += kFlight * kThreads) {
-      changed_logit some[kFlight];
+    for (std::uint32_t i = threadIdx.x; i < listed; i += kFlight * kThreads) {
+      penalized_token some[kFlight];
+      Stored x[kFlight];
 #pragma unroll
       for (std::uint32_t j = 0; j < kFlight; j++)
-        if (i + j * kThreads < count) some[j] = list[i + j * kThreads];
+        if (i + j * kThreads < listed) some[j] = list[i + j * kThreads];
 #pragma unroll
       for (std::uint32_t j = 0; j < kFlight; j++)
-        if (i + j * kThreads < count) look(some[j].value, some[j].token);
+        if (i + j * kThreads < listed) x[j] = logits[some[j].token];
+#pragma unroll
+      for (std::uint32_t j = 0; j < kFlight; j++)
+        if (i + j * kThreads < listed) look(penalized_of(x[j], some[j].times), some[j].token);
     }
   }
-  /// Writes the values that are listed where they belong. All threads come; a meeting of the cluster shows them.
-  __device__ __forceinline__ void place_values() const {
-    if (changed && listed) for_each_listed([&](float x, std::uint32_t token) { values[token] = x; });
+  /// Writes the times of listed tokens to where they belong. All threads come; a barrier shows them to the block, a
+  /// meeting to the cluster.
+  __device__ __forceinline__ void place_times() const {
+    for (std::uint32_t i = threadIdx.x; i < listed; i += kThreads) times[list[i].token] = list[i].times;
+  }
+  /// The logit of a token that is stored as `x`. @pre all pieces' times have been placed
+  __device__ __forceinline__ float of(float x, std::uint32_t token) const {
+    if (is_plain(token)) return x;
+    if (!penalized || !has_bit(penalized, token)) return minus_infinity<float>();
+    return core::penalized(x, static_cast<std::int32_t>(times[token]), by);
   }
 };
 
@@ -164,14 +176,14 @@ class plain_vectors {
 /// A part of a row that is read where it lies, under an overlay.
 template <class Stored>
 struct overlaid_part : row_in_place<Stored> {
-  overlaid_tokens tokens;
+  const overlaid_row<Stored>& row;
 
-  __device__ __forceinline__ overlaid_part(const row_in_place<Stored>& part, const overlaid_tokens& over)
-      : row_in_place<Stored>(part), tokens(over) {}
+  __device__ __forceinline__ overlaid_part(const row_in_place<Stored>& part, const overlaid_row<Stored>& over)
+      : row_in_place<Stored>(part), row(over) {}
   __device__ __forceinline__ float value(std::uint32_t warp, std::uint32_t i) const {
     const float x = row_in_place<Stored>::value(warp, i);
     const std::uint32_t token = this->first_position(warp) + i - this->shift;  // before the row: beyond the vocabulary
-    return token < this->vocab ? tokens.of(x, token) : x;
+    return token < this->vocab ? row.of(x, token) : x;
   }
   __device__ __forceinline__ float4 four(std::uint32_t warp, std::uint32_t i) const {
     return make_float4(value(warp, i), value(warp, i + 1), value(warp, i + 2), value(warp, i + 3));
