@@ -158,6 +158,9 @@ sample_plan plan_sample(device_kind kind, const sample_shape& shape, sample_work
 /// The same without the sentence, for the hot path: allocates nothing.
 sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& shape, sample_work work);
 
+/// Whether SHORTLIST_FORCE_SAMPLE names an algorithm, which then serves all that it can.
+bool forces_sample_algorithm(device_kind kind);
+
 /// For people: the plan, the bytes that the op reads, and the limit that follows.
 std::string explain_sample(device_kind kind, std::string_view device_description, const sample_shape& shape);
 

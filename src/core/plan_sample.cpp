@@ -49,9 +49,8 @@ constexpr sample_rule kCudaSampleRules[] = {
      .algorithm = sample_algorithm::stream_rows,
      .reason =
          "filters that leave few: a cluster of blocks streams a row and lists what may be kept (rows that penalties, "
-         "a bias or a mask change are copied, changed, before, but where one top_k or greedy serves all rows, and "
-         "there "
-         "is no bias; with log-probabilities: chip_rows, or memory_rows from 262,145 tokens)"},
+         "a bias or a mask change are copied, changed, before, but not where one top_k, or greedy, serves many "
+         "rows without a bias; with log-probabilities: chip_rows, or memory_rows from 262,145 tokens)"},
     {.max_vocab = kChipRowsMaxVocab,
      .algorithm = sample_algorithm::chip_rows,
      .reason = "a row fits the shared memory of a cluster of blocks: it is read once, and filtered on the chip"},
@@ -97,6 +96,10 @@ sample_algorithm choose_sample_algorithm(device_kind kind, const sample_shape& s
   const auto forced = forced_by(kForceSample, sample_algorithms_of(kind));
   if (forced && takes(kind, *forced, step)) return *forced;
   return sample_rule_for(kind, step).algorithm;
+}
+
+bool forces_sample_algorithm(device_kind kind) {
+  return forced_by(kForceSample, sample_algorithms_of(kind)).has_value();
 }
 
 std::string explain_sample(device_kind kind, std::string_view device_description, const sample_shape& shape) {

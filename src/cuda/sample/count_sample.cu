@@ -143,7 +143,9 @@ std::uint32_t bit_words_of_part(const core::sample_request& request, int blocks)
 
 int blocks_of(const core::sample_request& request, bool overlaid, int multiprocessors) {
   int blocks = 1;
-  while (blocks < kMostBlocks && (blocks_can_double(request, blocks, multiprocessors) ||
+  // Of clusters of four and eight, with a block to a multiprocessor, not all fit the GPU at a time.
+  const auto at_a_time = [&] { return blocks == 1 ? multiprocessors : multiprocessors * 15 / 16; };
+  while (blocks < kMostBlocks && (blocks_can_double(request, blocks, at_a_time()) ||
                                   (overlaid && bit_words_of_part(request, blocks) > kMostBitWords))) {
     blocks *= 2;
   }

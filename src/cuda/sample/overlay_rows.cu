@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/plan.hpp"
 #include "core/sampling.hpp"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
@@ -187,22 +188,34 @@ void launch_overlay_rows(cudaStream_t stream, const mark_args& args, std::int64_
   launch(overlay_rows_kernel, shape, stream, args, "marking what changes of rows of logits");
 }
 
+bool has_history(const core::sample_request& request) {
+  return request.params.prompt.begins || request.params.generated.begins;
+}
+/// Whether a launch has to make the overlay: bits that a caller gives are one.
+bool is_made(const core::sample_request& request) {
+  return has_history(request) || request.params.allowed.kind != mask_kind::bits;
+}
+
 }  // namespace
 
 bool overlay_serves(const core::sample_request& request) {
-  const bool neighbours = request.logits.col_stride == 1 || request.logits.cols == 1;
-  return neighbours && !request.params.bias.values && counts_alone(request) && count_sample_serves_overlay(request);
+  // Making an overlay takes a few steps that wait for each other, as long as copying so many logits does.
+  constexpr std::int64_t kLeastLogits = 3 << 19;
+  const value_matrix& logits = request.logits;
+  const bool neighbours = logits.col_stride == 1 || logits.cols == 1;
+  const bool serves =
+      neighbours && !request.params.bias.values && counts_alone(request) && count_sample_serves_overlay(request);
+  const bool pays = !is_made(request) || logits.rows * logits.cols >= kLeastLogits;
+  return serves && (pays || core::forces_sample_algorithm(device_kind::cuda));
 }
 
 void sample_under_overlay(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
   const value_matrix& logits = request.logits;
-  const sample_params& params = request.params;
-  const token_mask& mask = params.allowed;
-  const bool has_history = params.prompt.begins || params.generated.begins;
+  const token_mask& mask = request.params.allowed;
   mark_args args{.request = request};
   row_overlay& overlay = args.overlay;
   overlay.pieces = overlaid_pieces(request, multiprocessors);
-  if (!has_history && mask.kind == mask_kind::bits) {
+  if (!is_made(request)) {
     overlay.plain = static_cast<const std::uint32_t*>(mask.data);
     overlay.plain_stride = mask.row_stride;
     return launch_count_sample(stream, request, &overlay, multiprocessors);
@@ -212,7 +225,8 @@ void sample_under_overlay(cudaStream_t stream, const core::sample_request& reque
   const std::int64_t piece_words = (words + overlay.pieces - 1) / overlay.pieces;
   const std::int64_t list_room = whole_units(piece_words * kWordBits / kListShare);
   const std::int64_t times_stride = whole_units(logits.cols);
-  const std::int64_t row_words = has_history ? 2 * words + times_stride + overlay.pieces * (2 * list_room + 1) : words;
+  const std::int64_t row_words =
+      has_history(request) ? 2 * words + times_stride + overlay.pieces * (2 * list_room + 1) : words;
   const std::int64_t at_once = std::clamp(kMemoryBytes / (row_words * 4), std::int64_t{1}, logits.rows);
   const stream_memory memory(stream, at_once * row_words * 4);
   auto* next = static_cast<std::uint32_t*>(memory.data());
@@ -220,7 +234,7 @@ void sample_under_overlay(cudaStream_t stream, const core::sample_request& reque
   overlay.piece_words = static_cast<std::uint32_t>(piece_words);
   overlay.plain = args.plain = take(words);
   overlay.plain_stride = words;
-  if (has_history) {
+  if (has_history(request)) {
     overlay.penalized = args.penalized = take(words);
     overlay.penalized_stride = words;
     overlay.times = take(times_stride);
