@@ -125,7 +125,7 @@ std::vector<sample_job> gpu_samples() {
   const auto add = [&](const std::vector<sample_job>& more) { jobs.insert(jobs.end(), more.begin(), more.end()); };
   for (const value_type type : {value_type::bf16, value_type::f32}) {
     add(all_samples({64, kVocab, type}));
-    for (const std::int64_t rows : {1, 256}) {
+    for (const std::int64_t rows : {1, 16, 32, 256}) {
       add(usual_samples({rows, kVocab, type}));
       add(samples_with_more({rows, kVocab, type}));
     }
