@@ -19,7 +19,6 @@
 #include "cuda/runtime/launch.cuh"
 #include "cuda/runtime/stream_memory.cuh"
 #include "cuda/sample/change_rows.hpp"
-#include "cuda/sample/row_history.cuh"
 #include "cuda/top_k/row_parts.cuh"
 
 namespace shortlist::cuda {
@@ -93,6 +92,26 @@ class piece_change {
   const std::uint8_t* bytes_ = nullptr;
   const std::uint32_t* words_ = nullptr;
 };
+
+/// Calls use(i) for each of the history's tokens that is the i-th of `count` from `first` on. All threads come.
+template <class Use>
+__device__ __forceinline__ void for_each_of_history(const token_rows& history, std::int64_t row, std::uint32_t first,
+                                                    std::uint32_t count, Use use) {
+  constexpr int kFlight = 4;  // tokens under way in a thread
+  if (!history.begins) return;
+  const std::int64_t end = history.begins[row + 1];
+  for (std::int64_t h = history.begins[row] + threadIdx.x; h < end; h += kFlight * kThreads) {
+    std::uint32_t at[kFlight];
+#pragma unroll
+    for (int i = 0; i < kFlight; i++) {
+      const std::int64_t other = h + i * kThreads;
+      at[i] = other < end ? static_cast<std::uint32_t>(__ldg(history.tokens + other)) - first : ~0u;
+    }
+#pragma unroll
+    for (int i = 0; i < kFlight; i++)
+      if (at[i] < count) use(at[i]);
+  }
+}
 
 template <class Changed>
 __device__ __forceinline__ void store_four(Changed* to, float4 x) {
