@@ -109,7 +109,7 @@ inline constexpr std::int32_t kMaxTopLogprobs = 512;
 /// @throws invalid_argument if the logits are f64, vocab is not in [1, kMaxVocab], a common parameter is outside of
 ///         what sample_params allows, a pointer is missing, a stride is wrong; on the CPU also if `begins` descend.
 /// @throws cuda_error if a launch fails, or the GPU has no scratch memory left, of which rows that penalties, a bias or
-///         a mask change take up to 4 bytes a logit, 256 MiB at most.
+///         a mask change take up to 7 bytes a logit, 256 MiB at most.
 /// Cost: one read of the logits; where they are changed, often a copy of them, too: docs/kernels.md, "Sampling".
 /// Definition, to the last bit: docs/sampling.md.
 void sample(const stream& s, const value_matrix& logits, const sample_params& params, const sample_output& out);

@@ -1,5 +1,6 @@
 // Changes rows of logits as penalties, a bias and a mask ask, into rows in memory, from which tokens are then drawn as
-// from any plain rows: fp32, or as they are stored where a mask alone changes them.
+// from any plain rows: fp32, or as they are stored where a mask alone changes them. Where few of each row remain by
+// count, and there is no bias, overlay_rows.cu does without the copy.
 //
 // Why it is fast: what draws from plain rows reads them once and keeps little; a copy that it finds in L2 costs less
 // than a way to draw that has to hold every row on the chip as fp32. Steps of a block, a piece of a row: the history's

@@ -7,7 +7,9 @@
 // counts, counted in memory -> bits of tokens that stand as they are stored, and of those penalized -> the first to
 // take a penalized token's bit lists it. Bits that a caller gives as a mask serve as they are.
 // Limit: bytes of a mask of bytes, the history and the bits over read bandwidth; in practice, steps that wait for each
-// other. Measured share: docs/kernels.md.
+// other. Measured share: docs/kernels.md. History, 256 x 128,256 bf16, T 0.8, k 50, p 0.95, on an H100, the whole draw
+// with penalties: rows copied as fp32 0.137 ms -> values of penalized tokens written where they belong 0.107 -> listed
+// 0.063 -> penalized by what draws 0.060.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
