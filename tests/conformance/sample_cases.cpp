@@ -314,6 +314,16 @@ std::vector<sample_case> large_sample_cases() {
                    .mask = "bits",
                    .parameters = "all_rows",
                    .answer = "i32+status"});
+  // The same of rows that are not copied.
+  cases.push_back({.type = value_type::bf16,
+                   .rows = 60,
+                   .vocab = 1'000'000,
+                   .top_k = 50,
+                   .penalties = "all",
+                   .history = "long_both",
+                   .mask = "bits",
+                   .parameters = "seed_rows",
+                   .answer = "i32+status"});
   cases.push_back({.type = value_type::f16, .rows = 2, .vocab = kMaxVocab, .top_n = 500});
   return cases;
 }
