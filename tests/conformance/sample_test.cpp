@@ -83,8 +83,8 @@ TEST_P(SampleOnDevice, EqualsTheReferenceAtEveryBorder) {
 
 TEST_P(SampleOnDevice, EqualsTheReferenceOnChangedRows) {
   const std::vector<sample_case> all = changed_sample_cases();
-  // A step that no table's size divides.
-  const std::size_t step = run_settings().full ? 1 : 4 * kSampleStep - 1;
+  // A step that shares no factor with the tables' sizes, so that every value comes.
+  const std::size_t step = run_settings().full || kSampleStep == 1 ? 1 : 13;
   std::vector<sample_case> cases;
   for (std::size_t i = 0; i < all.size(); i += step) cases.push_back(all[i]);
   run_cases(cases, where_);
