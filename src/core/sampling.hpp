@@ -129,6 +129,11 @@ SHORTLIST_HOST_DEVICE T value_for(const per_row<T>& parameter, std::int64_t row)
   return parameter.rows ? parameter.rows[row] : parameter.common;
 }
 
+SHORTLIST_HOST_DEVICE penalties penalties_of(const sample_params& params, std::int64_t row) {
+  return {value_for(params.repetition_penalty, row), value_for(params.presence_penalty, row),
+          value_for(params.frequency_penalty, row)};
+}
+
 SHORTLIST_HOST_DEVICE bool is_finite(float x) { return add_once(x, -x) == 0.0f; }
 
 SHORTLIST_HOST_DEVICE row_params params_of(const sample_params& params, std::int64_t row, std::int64_t vocab) {
@@ -137,8 +142,7 @@ SHORTLIST_HOST_DEVICE row_params params_of(const sample_params& params, std::int
   const float min_p = value_for(params.min_p, row);
   const std::int32_t top_k = value_for(params.top_k, row);
   row_params made{};
-  made.by = {value_for(params.repetition_penalty, row), value_for(params.presence_penalty, row),
-             value_for(params.frequency_penalty, row)};
+  made.by = penalties_of(params, row);
   made.valid = temperature >= 0.0f && is_finite(temperature) && top_p == top_p && min_p >= 0.0f && min_p <= 1.0f &&
                made.by.repetition > 0.0f && is_finite(made.by.repetition) && is_finite(made.by.presence) &&
                is_finite(made.by.frequency);

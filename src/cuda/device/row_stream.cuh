@@ -29,6 +29,16 @@ __device__ __forceinline__ float larger_or_nan(float a, float b) {
   return most;
 }
 
+/// The larger of each of two words' 16-bit values: NaN if either is, or passed over.
+template <class Stored, bool Nan>
+__device__ __forceinline__ std::uint32_t larger_pair(std::uint32_t a, std::uint32_t b) {
+  using pair = pair_of<Stored>;
+  const auto x = reinterpret_cast<const pair&>(a);
+  const auto y = reinterpret_cast<const pair&>(b);
+  const pair most = Nan ? __hmax2_nan(x, y) : __hmax2(x, y);
+  return reinterpret_cast<const std::uint32_t&>(most);
+}
+
 /// The largest of a vector's values: NaN if there is one, or passed over.
 template <class Stored, bool Nan>
 __device__ __forceinline__ float largest_of(uint4 raw) {
@@ -37,14 +47,8 @@ __device__ __forceinline__ float largest_of(uint4 raw) {
     return larger(larger(__uint_as_float(raw.x), __uint_as_float(raw.y)),
                   larger(__uint_as_float(raw.z), __uint_as_float(raw.w)));
   } else {
-    using pair = pair_of<Stored>;
-    const auto larger_pair = [](std::uint32_t a, std::uint32_t b) {
-      const auto x = reinterpret_cast<const pair&>(a);
-      const auto y = reinterpret_cast<const pair&>(b);
-      const pair most = Nan ? __hmax2_nan(x, y) : __hmax2(x, y);
-      return reinterpret_cast<const std::uint32_t&>(most);
-    };
-    const std::uint32_t two = larger_pair(larger_pair(raw.x, raw.y), larger_pair(raw.z, raw.w));
+    const std::uint32_t two =
+        larger_pair<Stored, Nan>(larger_pair<Stored, Nan>(raw.x, raw.y), larger_pair<Stored, Nan>(raw.z, raw.w));
     const float4 wide = quad<element_type_of<Stored>()>::widen(make_uint2(two, two));
     return larger(wide.x, wide.y);
   }
@@ -58,11 +62,7 @@ class running_largest {
     if constexpr (sizeof(Stored) == 4) {
       most_ = larger_or_nan(most_, largest_of<Stored, true>(raw));
     } else {
-      for (const std::uint32_t word : {raw.x, raw.y, raw.z, raw.w}) {
-        using pair = pair_of<Stored>;
-        const pair most = __hmax2_nan(reinterpret_cast<const pair&>(two_), reinterpret_cast<const pair&>(word));
-        two_ = reinterpret_cast<const std::uint32_t&>(most);
-      }
+      for (const std::uint32_t word : {raw.x, raw.y, raw.z, raw.w}) two_ = larger_pair<Stored, true>(two_, word);
     }
   }
   __device__ __forceinline__ float value() const {

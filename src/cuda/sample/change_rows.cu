@@ -26,12 +26,11 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kFour = 4;                    // tokens that a thread changes together
-constexpr int kFlight = 4;                  // such vectors under way in a thread
-constexpr std::int64_t kPiece = 8192;       // tokens of a block
-constexpr std::int64_t kShortPiece = 2048;  // where rows are few
-constexpr std::int64_t kRowUnit = 16;       // bytes: where rows begin
-constexpr std::int64_t kMemoryBytes = std::int64_t{256} << 20;
+constexpr int kFour = 4;                          // tokens that a thread changes together
+constexpr int kFlight = 4;                        // such vectors under way in a thread
+constexpr std::int64_t kPiece = 8192;             // tokens of a block
+constexpr std::int64_t kShortPiece = 2048;        // where rows are few
+constexpr std::int64_t kRowUnit = 16;             // bytes: where rows begin
 constexpr std::uint32_t kInPrompt = 0x80000000u;  // beside a count of generated tokens
 
 struct change_args {
@@ -55,9 +54,7 @@ class piece_change {
                                           std::uint32_t* counts)
       : counts_(args.has_history ? counts : nullptr) {
     const sample_params& params = args.request.params;
-    if (counts_)
-      by_ = {core::value_for(params.repetition_penalty, row), core::value_for(params.presence_penalty, row),
-             core::value_for(params.frequency_penalty, row)};
+    if (counts_) by_ = core::penalties_of(params, row);
     if (params.bias.values) bias_ = params.bias.values + row * params.bias.row_stride + first;
     const token_mask& mask = params.allowed;
     if (!mask.data) return;
@@ -174,18 +171,17 @@ void launch_change_rows(cudaStream_t stream, const core::sample_request& request
   const auto pieces_of = [&](std::int64_t piece) { return (cols + piece - 1) / piece; };
   const bool few = changed.rows * pieces_of(kPiece) < 2 * multiprocessors;
   const std::int64_t piece = few ? kShortPiece : kPiece;
-  const bool has_history = request.params.prompt.begins || request.params.generated.begins;
   const change_args args{.request = request,
                          .changed = const_cast<void*>(changed.data),
                          .stride = changed.row_stride,
                          .first_row = first_row,
                          .pieces = static_cast<std::uint32_t>(pieces_of(piece)),
                          .piece = static_cast<std::uint32_t>(piece),
-                         .has_history = has_history};
+                         .has_history = has_history(request.params)};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(changed.rows * args.pieces));
   shape.threads = kThreads;
-  shape.shared_bytes = has_history ? piece * static_cast<std::int64_t>(sizeof(std::uint32_t)) : 0;
+  shape.shared_bytes = args.has_history ? piece * static_cast<std::int64_t>(sizeof(std::uint32_t)) : 0;
   shape.overlaps = true;
   by_stored_type(request.logits.type, [&](auto stored) {
     using stored_type = decltype(stored);
@@ -235,19 +231,22 @@ core::sample_request plain_rows(const core::sample_request& request, const value
 
 bool changes_rows(const core::sample_request& request) {
   const sample_params& params = request.params;
-  const bool neighbours = request.logits.col_stride == 1 || request.logits.cols == 1;
-  return !neighbours || params.prompt.begins || params.generated.begins || params.bias.values || params.allowed.data;
+  return !are_neighbours(request.logits) || has_history(params) || params.bias.values || params.allowed.data;
+}
+
+std::int64_t changed_at_once(std::int64_t rows, std::int64_t row_bytes) {
+  constexpr std::int64_t kMemoryBytes = std::int64_t{256} << 20;
+  return std::clamp(kMemoryBytes / row_bytes, std::int64_t{1}, rows);
 }
 
 void sample_changed_rows(cudaStream_t stream, const core::sample_request& request, int multiprocessors,
                          const std::function<void(const core::sample_request& plain)>& sample) {
   const std::int64_t rows = request.logits.rows;
-  const sample_params& params = request.params;
-  const bool masks_alone = !params.prompt.begins && !params.generated.begins && !params.bias.values;
+  const bool masks_alone = !has_history(request.params) && !request.params.bias.values;
   const value_type type = masks_alone ? request.logits.type : value_type::f32;
   const std::int64_t row_bytes = (request.logits.cols * size_bytes(type) + kRowUnit - 1) / kRowUnit * kRowUnit;
   const std::int64_t stride = row_bytes / size_bytes(type);
-  const std::int64_t at_once = std::clamp(kMemoryBytes / row_bytes, std::int64_t{1}, rows);
+  const std::int64_t at_once = changed_at_once(rows, row_bytes);
   const stream_memory memory(stream, at_once * row_bytes);
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const value_matrix changed(memory.data(), type, std::min(at_once, rows - first), request.logits.cols, stride);

@@ -36,7 +36,6 @@ namespace {
 constexpr int kThreads = 512;
 constexpr std::uint32_t kWordBits = 32;
 constexpr std::int64_t kListShare = 4;  // a list has room for so much of the tokens of its piece
-constexpr std::int64_t kMemoryBytes = std::int64_t{256} << 20;
 
 struct mark_args {
   core::sample_request request;
@@ -190,12 +189,9 @@ void launch_overlay_rows(cudaStream_t stream, const mark_args& args, std::int64_
   launch(overlay_rows_kernel, shape, stream, args, "marking what changes of rows of logits");
 }
 
-bool has_history(const core::sample_request& request) {
-  return request.params.prompt.begins || request.params.generated.begins;
-}
 /// Whether a launch has to make the overlay: bits that a caller gives are one.
 bool is_made(const core::sample_request& request) {
-  return has_history(request) || request.params.allowed.kind != mask_kind::bits;
+  return has_history(request.params) || request.params.allowed.kind != mask_kind::bits;
 }
 
 }  // namespace
@@ -204,9 +200,8 @@ bool overlay_serves(const core::sample_request& request) {
   // Making an overlay takes a few steps that wait for each other, as long as copying so many logits does.
   constexpr std::int64_t kLeastLogits = 3 << 19;
   const value_matrix& logits = request.logits;
-  const bool neighbours = logits.col_stride == 1 || logits.cols == 1;
-  const bool serves =
-      neighbours && !request.params.bias.values && counts_alone(request) && count_sample_serves_overlay(request);
+  const bool serves = are_neighbours(logits) && !request.params.bias.values && counts_alone(request) &&
+                      count_sample_serves_overlay(request);
   const bool pays = !is_made(request) || logits.rows * logits.cols >= kLeastLogits;
   return serves && (pays || core::forces_sample_algorithm(device_kind::cuda));
 }
@@ -228,15 +223,15 @@ void sample_under_overlay(cudaStream_t stream, const core::sample_request& reque
   const std::int64_t list_room = whole_units(piece_words * kWordBits / kListShare);
   const std::int64_t times_stride = whole_units(logits.cols);
   const std::int64_t row_words =
-      has_history(request) ? 2 * words + times_stride + overlay.pieces * (2 * list_room + 1) : words;
-  const std::int64_t at_once = std::clamp(kMemoryBytes / (row_words * 4), std::int64_t{1}, logits.rows);
+      has_history(request.params) ? 2 * words + times_stride + overlay.pieces * (2 * list_room + 1) : words;
+  const std::int64_t at_once = changed_at_once(logits.rows, row_words * 4);
   const stream_memory memory(stream, at_once * row_words * 4);
   auto* next = static_cast<std::uint32_t*>(memory.data());
   const auto take = [&](std::int64_t words_of_row) { return std::exchange(next, next + at_once * words_of_row); };
   overlay.piece_words = static_cast<std::uint32_t>(piece_words);
   overlay.plain = args.plain = take(words);
   overlay.plain_stride = words;
-  if (has_history(request)) {
+  if (has_history(request.params)) {
     overlay.penalized = args.penalized = take(words);
     overlay.penalized_stride = words;
     overlay.times = take(times_stride);

@@ -7,8 +7,9 @@
 
 namespace shortlist::cuda {
 
-/// Whether a request whose rows are changed can be served so: no bias, neighbouring logits, and every row keeps only
-/// its best by count. @pre sample_work_of(request) is filtered
+/// Whether a request whose rows are changed is served so: no bias, neighbouring logits, every row keeps only its best
+/// by count, and the logits are so many that it pays, or the algorithm is forced. @pre sample_work_of(request) is
+/// filtered
 bool overlay_serves(const core::sample_request& request);
 
 /// Asynchronous on `stream`, can be captured; one launch where a mask of bits alone changes rows, else two, or two a

@@ -35,7 +35,6 @@ struct overlaid_row {
                                           std::int64_t row, const cluster_place& place)
       : plain(overlay.plain + row * overlay.plain_stride), penalized(nullptr) {
     if (!overlay.penalized) return;
-    const sample_params& params = request.params;
     const std::int64_t piece = row * place.blocks + place.rank;
     penalized = overlay.penalized + row * overlay.penalized_stride;
     times = overlay.times + row * overlay.times_stride;
@@ -45,8 +44,7 @@ struct overlaid_row {
     lists_all = count == listed;
     first_word = place.rank * overlay.piece_words;
     end_word = min(first_word + overlay.piece_words, (static_cast<std::uint32_t>(request.logits.cols) + 31) / 32);
-    by = {core::value_for(params.repetition_penalty, row), core::value_for(params.presence_penalty, row),
-          core::value_for(params.frequency_penalty, row)};
+    by = core::penalties_of(request.params, row);
     logits = static_cast<const Stored*>(request.logits.data) + row * request.logits.row_stride;
   }
 
