@@ -54,6 +54,11 @@ std::vector<listed_rows_job> gpu_top_k(const results& out) {
   for (const row_values values : kHardData) {
     list.add_beside_plain(top_k_of(kManyWide, kManyWideK, values), kMostOnHardData, kSeconds);
   }
+  for (const std::int64_t rows : {16, 24, 32}) {
+    for (const value_type type : {value_type::f32, value_type::bf16}) {
+      list.add(top_k_of({rows, kVocab, type}, kK), {}, kSeconds);
+    }
+  }
   list.add(top_k_of({4096, 1000, value_type::f32}, kK), {}, kSeconds);
   list.add(top_k_of({1, 2'000'000, value_type::f32}, kK), {}, kSeconds);
   list.add_unsorted_and_sorted(top_k_of(kShortVocab, kK), kSeconds);
@@ -110,6 +115,17 @@ std::vector<sample_job> samples_with_more(const matrix_shape& m) {
   return jobs;
 }
 
+/// As servers hold what their requests ask for: an array of each parameter. Plain, with penalties, with a mask, and
+/// with top_p alone.
+std::vector<sample_job> samples_by_arrays(const matrix_shape& m) {
+  std::vector<sample_job> jobs(3, top_k_and_top_p(m));
+  jobs[1].extra = sample_extra::penalties;
+  jobs[2].extra = sample_extra::mask;
+  jobs.push_back(top_p_alone(m));
+  for (sample_job& job : jobs) job.arrays = true;
+  return jobs;
+}
+
 /// All of those, and min_p once.
 std::vector<sample_job> all_samples(const matrix_shape& m) {
   std::vector<sample_job> jobs = usual_samples(m);
@@ -125,9 +141,11 @@ std::vector<sample_job> gpu_samples() {
   const auto add = [&](const std::vector<sample_job>& more) { jobs.insert(jobs.end(), more.begin(), more.end()); };
   for (const value_type type : {value_type::bf16, value_type::f32}) {
     add(all_samples({64, kVocab, type}));
+    add(samples_by_arrays({64, kVocab, type}));
     for (const std::int64_t rows : {1, 16, 32, 256}) {
       add(usual_samples({rows, kVocab, type}));
       add(samples_with_more({rows, kVocab, type}));
+      add(samples_by_arrays({rows, kVocab, type}));
     }
     for (const std::int64_t rows : {1, 64, 4096}) add({top_k_and_top_p({rows, 32'000, type})});
     add({top_k_and_top_p({64, 151'936, type})});
@@ -174,7 +192,8 @@ nlohmann::ordered_json beside_top_k(const sample_job& job) {
   rows_job top_k = top_k_of({job.rows, job.vocab, job.type}, kK);
   top_k.indices_as = index_type::i32;
   nlohmann::ordered_json more = {{"compared_with", work_name(top_k)}};
-  const bool has_target = job.type == value_type::bf16 && job.top_k == kK && job.extra == sample_extra::none;
+  const bool has_target =
+      job.type == value_type::bf16 && job.top_k == kK && job.extra == sample_extra::none && !job.arrays;
   if (has_target) more["target_ratio"] = kMostOverOurTopK;
   return more;
 }

@@ -96,6 +96,7 @@ std::string work_name(const sample_job& job, std::string_view place) {
   if (job.top_p < 1) name += fmt::format("-p{:g}", job.top_p);
   if (job.min_p > 0) name += fmt::format("-minp{:g}", job.min_p);
   if (!place.empty()) name += fmt::format("/{}", place);
+  if (job.arrays) name += "/arrays";
   if (job.extra == sample_extra::logprobs) name += "/logprobs";
   if (job.extra == sample_extra::penalties) name += "/penalties";
   if (job.extra == sample_extra::mask) name += "/mask";
@@ -106,7 +107,8 @@ sample_rows::sample_rows(const sample_job& job) : job_(job) {
   const bool with_tokens = job.extra == sample_extra::penalties;
   const std::int64_t begins_bytes = with_tokens ? (job.rows + 1) * 8 : 0;
   const std::int64_t mask_words = job.extra == sample_extra::mask ? mask_words_of(job) : 0;
-  mask_at_ = job.rows * 8;
+  parameters_at_ = job.rows * 8;
+  mask_at_ = parameters_at_ + (job.arrays ? (job.rows * 3 + 1) / 2 * 8 : 0);
   prompt_begins_at_ = mask_at_ + (job.rows * mask_words + 1) / 2 * 8;
   generated_begins_at_ = prompt_begins_at_ + begins_bytes;
   prompt_at_ = generated_begins_at_ + begins_bytes;
@@ -119,6 +121,11 @@ sample_rows::sample_rows(const sample_job& job) : job_(job) {
   for (std::int64_t r = 0; r < job.rows; ++r) {
     random_row random(kRowsSeed, r);
     put(0, r, random.next());
+    if (job.arrays) {
+      put(parameters_at_, r, job.temperature);
+      put(parameters_at_, job.rows + r, job.top_k);
+      put(parameters_at_, job.rows * 2 + r, job.top_p);
+    }
     for (std::int64_t i = 0; i < mask_words; ++i)
       put(mask_at_, r * mask_words + i, static_cast<std::uint32_t>(random.next() >> 32));
     if (!with_tokens) continue;
@@ -144,6 +151,12 @@ sample_params sample_rows::params(const std::byte* at, std::int64_t row) const {
   params.min_p = job_.min_p;
   params.seed = reinterpret_cast<const std::uint64_t*>(at) + row;
   params.offset = kOffset;
+  if (job_.arrays) {
+    const auto values = [&](std::int64_t array) { return at + parameters_at_ + (job_.rows * array + row) * 4; };
+    params.temperature = reinterpret_cast<const float*>(values(0));
+    params.top_k = reinterpret_cast<const std::int32_t*>(values(1));
+    params.top_p = reinterpret_cast<const float*>(values(2));
+  }
   if (job_.extra == sample_extra::mask) {
     const std::int64_t words = mask_words_of(job_);
     params.allowed = {reinterpret_cast<const std::uint32_t*>(at + mask_at_) + row * words, mask_kind::bits, words};

@@ -35,6 +35,7 @@ struct sample_job {
   float top_p = 1;
   float min_p = 0;
   sample_extra extra = sample_extra::none;
+  bool arrays = false;  ///< temperature, top_k and top_p are arrays on the device, with a value of each row
 
   /// The logits, read once: what else is read and written is small beside them.
   std::int64_t bytes() const { return rows * vocab * size_bytes(type); }
@@ -43,12 +44,12 @@ struct sample_job {
   }
 };
 
-/// sample/64x128256/bf16/t0.8-k50-p0.95, the place if it is not the GPU ("cpu"), then logprobs,
-/// penalties or mask.
+/// sample/64x128256/bf16/t0.8-k50-p0.95, the place if it is not the GPU ("cpu"), "arrays" if the parameters are, then
+/// logprobs, penalties or mask.
 std::string work_name(const sample_job& job, std::string_view place = {});
 
-/// What every row has of its own, in one piece of memory that can be copied to a device: a seed, and tokens for the
-/// penalties, or a mask.
+/// What every row has of its own, in one piece of memory that can be copied to a device: a seed, and parameters, tokens
+/// for the penalties, or a mask.
 class sample_rows {
  public:
   explicit sample_rows(const sample_job& job);
@@ -59,6 +60,7 @@ class sample_rows {
 
  private:
   sample_job job_;
+  std::int64_t parameters_at_ = 0;  ///< temperature, top_k and top_p
   std::int64_t mask_at_ = 0;
   std::int64_t prompt_begins_at_ = 0;
   std::int64_t generated_begins_at_ = 0;

@@ -3,7 +3,8 @@
 
 `torch`: torch.topk, division by the temperature, softmax, cumulative sum, the top-p and min-p masks, a draw, and the token
 at that place; without a top k a full sort stands in its place. `torch_sort` sorts whole rows although k is given, which
-servers do where k differs from row to row. The draw is that of torch.multinomial for one sample, the weights over exponential random numbers, without
+servers do where k differs from row to row, and alone stands beside parameters that are arrays. A mask is a byte a token
+here. The draw is that of torch.multinomial for one sample, the weights over exponential random numbers, without
 its wait for the GPU. Logits are normal, standard deviation 3; on the GPU copies of them take turns, so that the L2 cache
 holds none. Before anything is timed, the first rows' tokens are checked to be among those that the filters leave."""
 
@@ -16,7 +17,7 @@ import numpy as np
 import peer
 import torch
 
-WORK = re.compile(r"sample/(\d+)x(\d+)/(\w+)/t([\d.]+)(?:-k(\d+))?(?:-p([\d.]+))?(?:-minp([\d.]+))?(/cpu)?(?:/(\w+))?")
+WORK = re.compile(r"sample/(\d+)x(\d+)/(\w+)/t([\d.]+)(?:-k(\d+))?(?:-p([\d.]+))?(?:-minp([\d.]+))?(/cpu)?(/arrays)?(?:/(\w+))?")
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 LOGITS_DEVIATION = 3
 PROMPT_TOKENS, GENERATED_TOKENS = 1000, 200
@@ -38,7 +39,8 @@ class Job(NamedTuple):
     top_p: float  # 1: off
     min_p: float  # 0: off
     place: str  # "cpu" or "cuda"
-    extra: str  # "", "logprobs" or "penalties"
+    arrays: bool  # parameters, with a value of each row
+    extra: str  # "", "logprobs", "penalties" or "mask"
 
 
 def parse(work):
@@ -46,16 +48,17 @@ def parse(work):
     match = WORK.fullmatch(work)
     if not match:
         return None
-    rows, vocab, element, temperature, k, p, min_p, cpu, extra = match.groups()
+    rows, vocab, element, temperature, k, p, min_p, cpu, arrays, extra = match.groups()
     filters = float(temperature), int(k or 0), float(p or 1), float(min_p or 0)
-    return Job(work, int(rows), int(vocab), element, *filters, "cpu" if cpu else "cuda", extra or "")
+    place = "cpu" if cpu else "cuda"
+    return Job(work, int(rows), int(vocab), element, *filters, place, bool(arrays), extra or "")
 
 
 def jobs_by_logits(works):
-    """{(place, rows, vocab, type): [job, ...]} in their order, of the places that there are; none with a mask yet."""
+    """{(place, rows, vocab, type): [job, ...]} in their order, of the places that there are."""
     groups = {}
     for job in filter(None, map(parse, works)):
-        if job.extra != "mask" and (job.place == "cpu" or torch.cuda.is_available()):
+        if job.place == "cpu" or torch.cuda.is_available():
             groups.setdefault((job.place, job.rows, job.vocab, job.type), []).append(job)
     return groups
 
@@ -78,9 +81,31 @@ def penalised(x, history):
     return x - FREQUENCY * counts - PRESENCE * (counts > 0)
 
 
-def draw(logits, job, history, sort_whole_rows):
+def beside_of(job, generator):
+    """What a job's logits are changed by: a history, which tokens are forbidden, or nothing."""
+    if job.extra == "penalties":
+        return history_of(job, generator)
+    if job.extra == "mask":
+        return torch.rand((job.rows, job.vocab), device=job.place, generator=generator) < 0.5
+    return None
+
+
+def changed(logits, job, beside):
+    if job.extra == "penalties":
+        return penalised(logits.float(), beside)
+    return logits.masked_fill(beside, -torch.inf) if job.extra == "mask" else logits
+
+
+def first_of(beside, rows):
+    """The same of the first rows."""
+    if isinstance(beside, History):
+        return History(*(part[:rows] for part in beside))
+    return None if beside is None else beside[:rows]
+
+
+def draw(logits, job, beside, sort_whole_rows):
     """A token of every row, [rows]; with log-probabilities also [rows] and twice [rows, TOP_TOKENS]."""
-    x = penalised(logits.float(), history) if job.extra == "penalties" else logits
+    x = changed(logits, job, beside)
     if job.temperature == 0:
         return (x.argmax(dim=1),)
     if job.top_k and not sort_whole_rows:
@@ -103,11 +128,9 @@ def draw(logits, job, history, sort_whole_rows):
     return token.squeeze(1), logprobs.gather(1, token).squeeze(1), top.values, top.indices
 
 
-def check(logits, job, history, tokens):
+def check(logits, job, beside, tokens):
     """Each of the first rows' tokens is one that the filters leave, by float64 and numpy's sort."""
-    head = logits[:CHECKED_ROWS].float()
-    if job.extra == "penalties":
-        head = penalised(head, History(*(part[:CHECKED_ROWS] for part in history)))
+    head = changed(logits[:CHECKED_ROWS].float(), job, first_of(beside, CHECKED_ROWS))
     for row, token in zip(head.double().cpu().numpy(), tokens[:CHECKED_ROWS].tolist()):
         best = -np.sort(-row)
         if job.temperature == 0:
@@ -120,12 +143,12 @@ def check(logits, job, history, tokens):
         assert row[token] >= best[left][-1], "torch drew a token that the filters drop"
 
 
-def check_draws(logits, job, history, run):
+def check_draws(logits, job, beside, run):
     """One of some draws is right: now and then torch takes a token of weight 0 (seen once, of 1024 rows of 50,000; an
     exponential of 0, and 0 / 0 for the largest, would explain it)."""
     for again in reversed(range(CHECKED_DRAWS)):
         try:
-            return check(logits, job, history, run(0)[0])
+            return check(logits, job, beside, run(0)[0])
         except AssertionError:
             if not again:
                 raise
@@ -153,6 +176,13 @@ def copies_of(logits):
     return logits.repeat(copies, 1, 1)
 
 
+def names_of(job):
+    """The ways to draw that are measured; without a top k they are one."""
+    if not job.top_k:
+        return ["torch"]
+    return ["torch_sort"] if job.arrays else ["torch", "torch_sort"]
+
+
 def measure(works, quick):
     torch.set_num_threads(os.cpu_count())
     times = {}
@@ -162,14 +192,14 @@ def measure(works, quick):
         first = first.to(TYPES[element])
         logits = copies_of(first)
         for job in jobs:
-            history = history_of(job, generator) if job.extra == "penalties" else None
+            beside = beside_of(job, generator)
             times[job.work] = {}
-            for name in ["torch", "torch_sort"] if job.top_k else ["torch"]:
+            for name in names_of(job):
 
-                def run(i, job=job, history=history, logits=logits, sort=name == "torch_sort"):
-                    return draw(logits[i % len(logits)], job, history, sort)
+                def run(i, job=job, beside=beside, logits=logits, sort=name == "torch_sort"):
+                    return draw(logits[i % len(logits)], job, beside, sort)
 
-                check_draws(first, job, history, run)
+                check_draws(first, job, beside, run)
                 timed = gpu_ms if place == "cuda" else cpu_ms
                 ms = peer.median_ms(functools.partial(timed, run), quick)
                 times[job.work][name] = ms

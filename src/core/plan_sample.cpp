@@ -49,8 +49,8 @@ constexpr sample_rule kCudaSampleRules[] = {
      .algorithm = sample_algorithm::stream_rows,
      .reason =
          "filters that leave few: a cluster of blocks streams a row and lists what may be kept (rows that penalties, "
-         "a bias or a mask change are copied, changed, before, but not where one top_k, or greedy, serves many "
-         "rows without a bias; with log-probabilities: chip_rows, or memory_rows from 262,145 tokens)"},
+         "a bias or a mask change are copied, changed, before, but not those of many logits without a bias that top_k, "
+         "or greedy, leaves few of; with log-probabilities: chip_rows, or memory_rows from 262,145 tokens)"},
     {.max_vocab = kChipRowsMaxVocab,
      .algorithm = sample_algorithm::chip_rows,
      .reason = "a row fits the shared memory of a cluster of blocks: it is read once, and filtered on the chip"},

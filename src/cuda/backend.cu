@@ -242,7 +242,7 @@ class cuda_backend final : public core::backend {
     if (!changes_rows(request)) return sample_plain(native(stream), request);
     if (sample_algorithm_of(request) == core::sample_algorithm::stream_rows && overlay_serves(request))
       return sample_under_overlay(native(stream), request, properties_.multiProcessorCount);
-    sample_changed_rows(native(stream), request, properties_.multiProcessorCount,
+    sample_changed_rows(native(stream), request, row_kinds::all, properties_.multiProcessorCount,
                         [&](const core::sample_request& plain) { sample_plain(native(stream), plain); });
   }
 
@@ -315,7 +315,7 @@ class cuda_backend final : public core::backend {
   void sample_plain(cudaStream_t stream, const core::sample_request& request) const {
     const core::sample_algorithm algorithm = sample_algorithm_of(request);
     if (algorithm == core::sample_algorithm::stream_rows)
-      return launch_stream_sample(stream, request, properties_.multiProcessorCount);
+      return launch_stream_sample(stream, request, row_kinds::all, properties_.multiProcessorCount);
     launch_sample_rows(stream, algorithm, request, properties_.multiProcessorCount);
   }
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "conformance/harness.hpp"
 #include "conformance/pairwise.hpp"
@@ -239,7 +240,7 @@ std::vector<sample_case> changed_sample_cases() {
                          .penalties = kPenalties[1 + i % (std::size(kPenalties) - 1)].name,
                          .history = history.name,
                          .mask = mask.name,
-                         .parameters = i % 3 == 0 ? "common" : "seed_rows",
+                         .parameters = kParameters[(i + i / 5) % std::size(kParameters)].name,
                          .answer = turn(kPlainAnswers)});
         cases.back().top_k = std::min(cases.back().top_k, static_cast<std::int32_t>(cases.back().vocab - 1));
         cases.back().seed = 7000 + i;
@@ -267,6 +268,20 @@ std::vector<sample_case> border_sample_cases() {
   for (const std::int64_t vocab : {262'143, 262'144, 262'145, 300'001}) {
     add({.vocab = vocab, .distribution = "peaked", .top_n = 5});
     add({.type = value_type::bf16, .vocab = vocab, .distribution = kData[turn++ % std::size(kData)]});
+  }
+  // Rows that a GPU draws from by two launches, since they alone tell which of them serves them.
+  for (const auto& [type, tokens] : {std::pair{value_type::f32, 130'001}, std::pair{value_type::bf16, 250'003}}) {
+    for (const std::string_view mask : {"no", "bits"}) {
+      cases.push_back({.type = type,
+                       .rows = 6,
+                       .vocab = tokens,
+                       .distribution = kData[turn++ % std::size(kData)],
+                       .top_p = 0.9f,
+                       .mask = mask,
+                       .parameters = "all_rows",
+                       .answer = "i32+status",
+                       .seed = 100 + cases.size()});
+    }
   }
   // More rows than a GPU has blocks at a time.
   add({.rows = 5000, .vocab = 100, .parameters = "all_rows"});
@@ -302,6 +317,20 @@ std::vector<sample_case> large_sample_cases() {
     }
   }
   cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});
+  // Batches as servers hold them, whose parameters are arrays.
+  for (const std::string_view history : {"no", "long_both"}) {
+    for (const value_type type : {value_type::bf16, value_type::f32}) {
+      cases.push_back({.type = type,
+                       .rows = 64,
+                       .vocab = 128'256,
+                       .top_k = 50,
+                       .top_p = 0.95f,
+                       .penalties = "all",
+                       .history = history,
+                       .parameters = "all_rows",
+                       .answer = "i32+kept"});
+    }
+  }
   cases.push_back({.vocab = kMaxVocab, .distribution = "all_equal", .top_p = 0.5f});
   // Rows that are changed some after the others, for all of them would take too much memory.
   cases.push_back({.type = value_type::bf16,

@@ -13,6 +13,12 @@ namespace shortlist::cuda {
 
 constexpr int kMostBlocks = 8;  // of a cluster: what every GPU that has clusters grants
 
+/// How many blocks all run at a time, one a multiprocessor, in clusters of so many: those of four and eight are not
+/// placed on every multiprocessor.
+inline int blocks_at_a_time(int cluster, int multiprocessors) {
+  return cluster <= 2 ? multiprocessors : multiprocessors * 15 / 16;
+}
+
 /// A block in its cluster, and its list, which in the first block is in shares.
 struct cluster_place {
   std::uint32_t rank;

@@ -41,6 +41,7 @@ struct change_args {
   std::uint32_t pieces;  // of a row
   std::uint32_t piece;
   bool has_history;
+  row_kinds kinds;
 };
 
 /// Four neighbours as they are stored. @pre they are aligned
@@ -128,6 +129,7 @@ __global__ void __launch_bounds__(kThreads) change_rows_kernel(const __grid_cons
   const value_matrix& logits = request.logits;
   const std::int64_t of_turn = blockIdx.x / args.pieces;
   const std::int64_t row = args.first_row + of_turn;
+  if (skips(args.kinds, request, row)) return;
   const std::uint32_t first = blockIdx.x % args.pieces * args.piece;
   const std::uint32_t count = min(args.piece, static_cast<std::uint32_t>(logits.cols) - first);
   const Stored* from = static_cast<const Stored*>(logits.data) + row * logits.row_stride + first * logits.col_stride;
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(kThreads) change_rows_kernel(const __grid_cons
 }
 
 void launch_change_rows(cudaStream_t stream, const core::sample_request& request, const value_matrix& changed,
-                        std::int64_t first_row, int multiprocessors) {
+                        std::int64_t first_row, row_kinds kinds, int multiprocessors) {
   const std::int64_t cols = request.logits.cols;
   const auto pieces_of = [&](std::int64_t piece) { return (cols + piece - 1) / piece; };
   const bool few = changed.rows * pieces_of(kPiece) < 2 * multiprocessors;
@@ -177,7 +179,8 @@ void launch_change_rows(cudaStream_t stream, const core::sample_request& request
                          .first_row = first_row,
                          .pieces = static_cast<std::uint32_t>(pieces_of(piece)),
                          .piece = static_cast<std::uint32_t>(piece),
-                         .has_history = has_history(request.params)};
+                         .has_history = has_history(request.params),
+                         .kinds = kinds};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(changed.rows * args.pieces));
   shape.threads = kThreads;
@@ -239,7 +242,7 @@ std::int64_t changed_at_once(std::int64_t rows, std::int64_t row_bytes) {
   return std::clamp(kMemoryBytes / row_bytes, std::int64_t{1}, rows);
 }
 
-void sample_changed_rows(cudaStream_t stream, const core::sample_request& request, int multiprocessors,
+void sample_changed_rows(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int multiprocessors,
                          const std::function<void(const core::sample_request& plain)>& sample) {
   const std::int64_t rows = request.logits.rows;
   const bool masks_alone = !has_history(request.params) && !request.params.bias.values;
@@ -250,7 +253,7 @@ void sample_changed_rows(cudaStream_t stream, const core::sample_request& reques
   const stream_memory memory(stream, at_once * row_bytes);
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const value_matrix changed(memory.data(), type, std::min(at_once, rows - first), request.logits.cols, stride);
-    launch_change_rows(stream, request, changed, first, multiprocessors);
+    launch_change_rows(stream, request, changed, first, kinds, multiprocessors);
     sample(plain_rows(request, changed, first));
   }
 }

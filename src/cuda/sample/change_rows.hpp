@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "core/backend.hpp"
+#include "cuda/sample/row_kinds.cuh"
 
 namespace shortlist::cuda {
 
@@ -25,8 +26,9 @@ std::int64_t changed_at_once(std::int64_t rows, std::int64_t row_bytes);
 
 /// Calls sample(plain) for requests that ask the same of rows that are changed and begin at 16 bytes: for all rows at
 /// once, or for some after the others where they take more than 256 MiB. What `sample` starts on `stream` may read
-/// them. Asynchronous, can be captured; one launch and one call a turn. @pre changes_rows(request)
-void sample_changed_rows(cudaStream_t stream, const core::sample_request& request, int multiprocessors,
+/// them. Rows of other kinds are not copied. Asynchronous, can be captured; one launch and one call a turn.
+/// @pre changes_rows(request)
+void sample_changed_rows(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int multiprocessors,
                          const std::function<void(const core::sample_request& plain)>& sample);
 
 }  // namespace shortlist::cuda

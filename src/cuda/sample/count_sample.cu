@@ -46,6 +46,7 @@ struct count_args {
   core::sample_request request;
   std::uint32_t segment;  // of a row that is read in place
   count_room room;
+  row_kinds kinds;
   std::uint32_t bit_words = 0;  // of a block's vectors
   row_overlay overlay{};
 };
@@ -79,6 +80,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) count_sample_kernel(const _
   cluster_arrive_begun();
   join_chain();
   const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
+  if (skips(args.kinds, request, index)) {
+    cluster_wait();
+    return;
+  }
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   const auto vocab = static_cast<std::uint32_t>(logits.cols);
   auto* const memory = reinterpret_cast<uint4*>(own + args.room.own);
@@ -143,9 +148,7 @@ std::uint32_t bit_words_of_part(const core::sample_request& request, int blocks)
 
 int blocks_of(const core::sample_request& request, bool overlaid, int multiprocessors) {
   int blocks = 1;
-  // Of clusters of four and eight, with a block to a multiprocessor, not all fit the GPU at a time.
-  const auto at_a_time = [&] { return blocks == 1 ? multiprocessors : multiprocessors * 15 / 16; };
-  while (blocks < kMostBlocks && (blocks_can_double(request, blocks, at_a_time()) ||
+  while (blocks < kMostBlocks && (blocks_can_double(request, blocks, blocks_at_a_time(2 * blocks, multiprocessors)) ||
                                   (overlaid && bit_words_of_part(request, blocks) > kMostBitWords))) {
     blocks *= 2;
   }
@@ -153,12 +156,12 @@ int blocks_of(const core::sample_request& request, bool overlaid, int multiproce
 }
 
 template <class Stored>
-void launch_type(cudaStream_t stream, const core::sample_request& request, const row_overlay* overlay,
+void launch_type(cudaStream_t stream, const core::sample_request& request, const row_overlay* overlay, row_kinds kinds,
                  int multiprocessors) {
   const int blocks = overlay ? overlay->pieces : blocks_of(request, false, multiprocessors);
   const std::int64_t grid = request.logits.rows * blocks;
   const std::int64_t held = std::clamp<std::int64_t>((grid + multiprocessors - 1) / multiprocessors, 1, kBlocks);
-  count_args args{.request = request, .segment = segment_of(request, blocks), .room = kRooms[held - 1]};
+  count_args args{.request = request, .segment = segment_of(request, blocks), .room = kRooms[held - 1], .kinds = kinds};
   if (overlay) {
     args.overlay = *overlay;
     args.bit_words = bit_words_of_part(request, blocks);
@@ -192,9 +195,9 @@ int overlaid_pieces(const core::sample_request& request, int multiprocessors) {
 }
 
 void launch_count_sample(cudaStream_t stream, const core::sample_request& request, const row_overlay* overlay,
-                         int multiprocessors) {
+                         row_kinds kinds, int multiprocessors) {
   by_stored_type(request.logits.type,
-                 [&](auto stored) { launch_type<decltype(stored)>(stream, request, overlay, multiprocessors); });
+                 [&](auto stored) { launch_type<decltype(stored)>(stream, request, overlay, kinds, multiprocessors); });
 }
 
 }  // namespace shortlist::cuda

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/backend.hpp"
+#include "cuda/sample/row_kinds.cuh"
 #include "cuda/sample/row_overlay.hpp"
 
 namespace shortlist::cuda {
@@ -15,9 +16,9 @@ bool count_sample_serves_overlay(const core::sample_request& request);
 int overlaid_pieces(const core::sample_request& request, int multiprocessors);
 
 /// Asynchronous on `stream`, can be captured; one launch. What changes rows is not looked at. @param overlay of the
-/// rows, or null. @pre sample_work_of(request) is filtered, and every row keeps only its best by count: top_k for all
-/// of them, or temperature 0
+/// rows, or null. @param kinds counted, or all, if every row keeps only its best by count: top_k for all of them, or
+/// temperature 0. @pre sample_work_of(request) is filtered
 void launch_count_sample(cudaStream_t stream, const core::sample_request& request, const row_overlay* overlay,
-                         int multiprocessors);
+                         row_kinds kinds, int multiprocessors);
 
 }  // namespace shortlist::cuda

@@ -40,6 +40,7 @@ constexpr std::int64_t kListShare = 4;  // a list has room for so much of the to
 struct mark_args {
   core::sample_request request;
   std::int64_t first_row = 0;
+  row_kinds kinds = row_kinds::all;
   row_overlay overlay{};
   std::uint32_t* plain = nullptr;  // the overlay's; no others where there is no history
   std::uint32_t* penalized = nullptr;
@@ -121,6 +122,7 @@ __global__ void __launch_bounds__(kThreads) overlay_rows_kernel(const __grid_con
   const auto pieces = static_cast<std::uint32_t>(overlay.pieces);
   const std::int64_t of_turn = blockIdx.x >> shift_of(pieces);
   const std::int64_t row = args.first_row + of_turn;
+  if (skips(args.kinds, request, row)) return;
   const auto vocab = static_cast<std::uint32_t>(request.logits.cols);
   const std::uint32_t all_words = (vocab + kWordBits - 1) / kWordBits;
   const std::uint32_t first_word = min((blockIdx.x & (pieces - 1)) * overlay.piece_words, all_words);
@@ -194,28 +196,17 @@ bool is_made(const core::sample_request& request) {
   return has_history(request.params) || request.params.allowed.kind != mask_kind::bits;
 }
 
-}  // namespace
-
-bool overlay_serves(const core::sample_request& request) {
-  // Making an overlay takes a few steps that wait for each other, as long as copying so many logits does.
-  constexpr std::int64_t kLeastLogits = 3 << 19;
-  const value_matrix& logits = request.logits;
-  const bool serves = are_neighbours(logits) && !request.params.bias.values && counts_alone(request) &&
-                      count_sample_serves_overlay(request);
-  const bool pays = !is_made(request) || logits.rows * logits.cols >= kLeastLogits;
-  return serves && (pays || core::forces_sample_algorithm(device_kind::cuda));
-}
-
-void sample_under_overlay(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
+/// Draws from rows of the kinds that count_sample serves.
+void sample_counted(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int multiprocessors) {
   const value_matrix& logits = request.logits;
   const token_mask& mask = request.params.allowed;
-  mark_args args{.request = request};
+  mark_args args{.request = request, .kinds = kinds};
   row_overlay& overlay = args.overlay;
   overlay.pieces = overlaid_pieces(request, multiprocessors);
   if (!is_made(request)) {
     overlay.plain = static_cast<const std::uint32_t*>(mask.data);
     overlay.plain_stride = mask.row_stride;
-    return launch_count_sample(stream, request, &overlay, multiprocessors);
+    return launch_count_sample(stream, request, &overlay, kinds, multiprocessors);
   }
   const auto whole_units = [](std::int64_t count) { return (count + 3) / 4 * 4; };  // of 16 bytes
   const std::int64_t words = whole_units((logits.cols + kWordBits - 1) / kWordBits);
@@ -246,8 +237,27 @@ void sample_under_overlay(cudaStream_t stream, const core::sample_request& reque
     const auto* from =
         static_cast<const std::byte*>(logits.data) + args.first_row * logits.row_stride * size_bytes(logits.type);
     const value_matrix of_turn(from, logits.type, rows, logits.cols, logits.row_stride);
-    launch_count_sample(stream, plain_rows(request, of_turn, args.first_row), &overlay, multiprocessors);
+    launch_count_sample(stream, plain_rows(request, of_turn, args.first_row), &overlay, kinds, multiprocessors);
   }
+}
+
+}  // namespace
+
+bool overlay_serves(const core::sample_request& request) {
+  if (!are_neighbours(request.logits) || request.params.bias.values || !count_sample_serves_overlay(request))
+    return false;
+  // Making an overlay takes a few steps that wait for each other, as long as copying so many logits does: fp32 are
+  // copied as they are, others made wider.
+  const std::int64_t least = request.logits.type == value_type::f32 ? 3 << 21 : 3 << 19;
+  return counts_alone(request) ? !is_made(request) || has_many_logits(request, least) : splits_rows(request);
+}
+
+void sample_under_overlay(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
+  if (counts_alone(request)) return sample_counted(stream, request, row_kinds::all, multiprocessors);
+  sample_counted(stream, request, row_kinds::counted, multiprocessors);
+  sample_changed_rows(stream, request, row_kinds::others, multiprocessors, [&](const core::sample_request& plain) {
+    launch_stream_sample(stream, plain, row_kinds::others, multiprocessors);
+  });
 }
 
 }  // namespace shortlist::cuda

@@ -1,7 +1,8 @@
 // Sampling from plain rows: a cluster of blocks streams a row past a cut, and draws from what reaches it.
 //
 // Where every row keeps its few best by count, count_sample.cu serves; few rows that none does, weight_sample.cu. Here
-// a row may ask for either.
+// a row may ask for either: an array of top_k tells what on the device alone. Where such rows have many logits,
+// count_sample.cu serves those that it can, and what is launched behind it the others.
 //
 // Why it is fast: a row is read once; as much of it as fits is held in shared memory, the rest asked for from L2 while
 // the blocks meet. With top_k, the best of 128 groups of what is held give a cut that the k best surely reach, and what
@@ -11,11 +12,12 @@
 // it listed by each block -> the border's bin, its tokens ranked -> the block that the draw falls into -> its token.
 // Exact for any data: sums are integers; where a list overflows, or does not hold the border, the row is searched where
 // it lies, by passes that serve any data.
-// Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
+// Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md, "Parameters that are arrays".
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 
+#include "cuda/device/chain.cuh"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/sample/count_sample.hpp"
 #include "cuda/sample/stream_count.cuh"
@@ -39,6 +41,7 @@ struct stream_args {
   std::uint32_t own;      // keys in a block's list
   std::uint32_t held_rounds;
   std::uint32_t border;  // keys that their memory has room for, a power of two
+  row_kinds kinds;
 };
 
 template <class Stored>
@@ -50,6 +53,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_sample_kernel(const 
   auto* own = reinterpret_cast<std::uint64_t*>(&scratch + 1);
   const cluster_place place{cluster_rank(), cluster_size(), own, args.own};
   const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
+  join_chain();
+  if (skips(args.kinds, request, index)) return;
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   if (threadIdx.x == 0) {
     init_groups(place.blocks, row.groups);
@@ -137,18 +142,23 @@ stream_layout layout_of(const core::sample_request& request, std::int64_t multip
 }
 
 template <class Stored>
-void launch_type(cudaStream_t stream, const core::sample_request& request, const stream_layout& layout) {
+void launch_type(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
+                 const stream_layout& layout) {
   const std::int64_t vectors = request.logits.cols * static_cast<std::int64_t>(sizeof(Stored)) / 16;
   const std::int64_t rounds = ((vectors + layout.blocks - 1) / layout.blocks + kThreads - 1) / kThreads;
   const std::int64_t held_bytes = std::clamp<std::int64_t>(rounds, kFlight, layout.held_rounds) * kThreads * 16;
-  const stream_args args{request, segment_of(request, layout.blocks), static_cast<std::uint32_t>(layout.own),
+  const stream_args args{request,
+                         segment_of(request, layout.blocks),
+                         static_cast<std::uint32_t>(layout.own),
                          static_cast<std::uint32_t>(layout.held_rounds),
-                         std::bit_floor(static_cast<std::uint32_t>(held_bytes / 8))};
+                         std::bit_floor(static_cast<std::uint32_t>(held_bytes / 8)),
+                         kinds};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(request.logits.rows * layout.blocks));
   shape.threads = kThreads;
   shape.shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) + std::int64_t{layout.own} * 8 + held_bytes;
   shape.cluster = layout.blocks;
+  shape.overlaps = true;
   launch(stream_sample_kernel<Stored>, shape, stream, args, "starting to sample streamed rows");
 }
 
@@ -178,11 +188,18 @@ core::sample_work sample_work_of(const core::sample_request& request) {
   return serves ? core::sample_work::filtered : core::sample_work::whole;
 }
 
-void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
-  if (counts_alone(request)) return launch_count_sample(stream, request, nullptr, multiprocessors);
-  if (weight_sample_serves(request, multiprocessors)) return launch_weight_sample(stream, request, multiprocessors);
+void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
+                          int multiprocessors) {
+  if (counts_alone(request)) return launch_count_sample(stream, request, nullptr, row_kinds::all, multiprocessors);
+  if (kinds == row_kinds::all && splits_rows(request)) {
+    launch_count_sample(stream, request, nullptr, row_kinds::counted, multiprocessors);
+    kinds = row_kinds::others;
+  }
+  if (weight_sample_serves(request, kinds, multiprocessors))
+    return launch_weight_sample(stream, request, kinds, multiprocessors);
   const stream_layout layout = layout_of(request, multiprocessors);
-  by_stored_type(request.logits.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, layout); });
+  by_stored_type(request.logits.type,
+                 [&](auto stored) { launch_type<decltype(stored)>(stream, request, kinds, layout); });
 }
 
 }  // namespace shortlist::cuda

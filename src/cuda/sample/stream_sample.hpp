@@ -5,6 +5,7 @@
 
 #include "core/backend.hpp"
 #include "core/plan.hpp"
+#include "cuda/sample/row_kinds.cuh"
 
 namespace shortlist::cuda {
 
@@ -14,7 +15,10 @@ core::sample_work sample_work_of(const core::sample_request& request);
 /// Whether no row asks for a draw by weight alone.
 bool counts_alone(const core::sample_request& request);
 
-/// Asynchronous on `stream`, can be captured; one launch. @pre sample_work_of(request) is filtered
-void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors);
+/// Asynchronous on `stream`, can be captured; one launch, or two where splits_rows(request). @param kinds all or
+/// others.
+/// @pre sample_work_of(request) is filtered
+void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
+                          int multiprocessors);
 
 }  // namespace shortlist::cuda

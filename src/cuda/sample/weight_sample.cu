@@ -40,6 +40,7 @@ struct weight_args {
   std::uint32_t border;   // keys that may lie in the border's bin, a power of two
   std::uint32_t slots;    // of a lane
   std::uint32_t slots_at;
+  row_kinds kinds;
 };
 
 template <class Stored>
@@ -59,6 +60,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
   const std::uint32_t warp = threadIdx.x / kWarp;
   join_chain();
   const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
+  if (skips(args.kinds, request, index)) return;
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   const auto columns = static_cast<std::uint32_t>(logits.cols);
   const row_stretches<Stored> all(values, columns, place.blocks);
@@ -90,7 +92,8 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
     return;
   }
   const bool min_p_first = !params.min_p_off && request.params.min_p_order == min_p_order::first;
-  const bool by_weight = wanted_by_count(params) == 1 || (!params.top_p_off && !min_p_first);
+  const std::uint32_t wanted = wanted_by_count(params);
+  const bool by_weight = wanted == 1 || (wanted == 0 && !params.top_p_off && !min_p_first);
   const float largest = core::from_ascending_key(best);
   if (by_weight && core::is_finite(largest)) {
     const row_filter filter{largest, params.steepness, kEveryCandidate, minus_infinity<float>()};
@@ -114,21 +117,18 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
   if (place.rank == 0) cluster_sync();  // the others may still look at this block's memory, until they end
 }
 
-/// Blocks of a row: as many as can all be resident, one a multiprocessor. Clusters of four and more do not fill a GPU,
-/// whose parts are no multiples of these.
+/// Blocks of a row: as many as all run at a time, one a multiprocessor.
 int blocks_of(const core::sample_request& request, int multiprocessors) {
   int blocks = 1;
-  while (blocks < kMostBlocks &&
-         blocks_can_double(request, blocks, blocks == 1 ? multiprocessors : multiprocessors * 7 / 8)) {
+  while (blocks < kMostBlocks && blocks_can_double(request, blocks, blocks_at_a_time(2 * blocks, multiprocessors)))
     blocks *= 2;
-  }
   return blocks;
 }
 
 std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 template <class Stored>
-void launch_type(cudaStream_t stream, const core::sample_request& request, int blocks) {
+void launch_type(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int blocks) {
   constexpr std::int64_t kPerVector = row_stretch<Stored>::kPerVector;
   constexpr std::int64_t kLeastBorder = 1024;
   constexpr std::int64_t kBorderEach = 512;
@@ -138,6 +138,7 @@ void launch_type(cudaStream_t stream, const core::sample_request& request, int b
       std::int64_t{1} << range_shift(static_cast<std::uint32_t>(rounds * kRowThreads * kPerVector + 2 * kPerVector));
   weight_args args{};
   args.request = request;
+  args.kinds = kinds;
   args.segment = segment_of(request, blocks);
   args.border = std::bit_ceil(static_cast<std::uint32_t>(std::max({kLeastBorder, kBorderEach * blocks, 2 * range})));
   const std::int64_t border_bytes = args.border * std::int64_t{sizeof(std::uint64_t)};
@@ -161,18 +162,21 @@ void launch_type(cudaStream_t stream, const core::sample_request& request, int b
 
 }  // namespace
 
-bool weight_sample_serves(const core::sample_request& request, int multiprocessors) {
+bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, int multiprocessors) {
   const per_row<std::int32_t>& top_k = request.params.top_k;
-  const bool weighs_alone = !top_k.rows && (top_k.common < 1 || top_k.common >= request.logits.cols);
+  const bool weighs_alone =
+      kinds == row_kinds::others || (!top_k.rows && (top_k.common < 1 || top_k.common >= request.logits.cols));
   const int blocks = blocks_of(request, multiprocessors);
   const std::int64_t row_bytes = request.logits.cols * size_bytes(request.logits.type);
   return weighs_alone && blocks > 1 && row_bytes >= kLeastBytes * blocks &&
          request.logits.cols <= kMostColumns * blocks;
 }
 
-void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {
+void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
+                          int multiprocessors) {
   const int blocks = blocks_of(request, multiprocessors);
-  by_stored_type(request.logits.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, blocks); });
+  by_stored_type(request.logits.type,
+                 [&](auto stored) { launch_type<decltype(stored)>(stream, request, kinds, blocks); });
 }
 
 }  // namespace shortlist::cuda

@@ -4,13 +4,15 @@
 #include <cuda_runtime_api.h>
 
 #include "core/backend.hpp"
+#include "cuda/sample/row_kinds.cuh"
 
 namespace shortlist::cuda {
 
-/// Whether rows can be drawn so, and that is the fastest way. @pre sample_work_of(request) is filtered
-bool weight_sample_serves(const core::sample_request& request, int multiprocessors);
+/// Whether such rows can be drawn so, and that is the fastest way. @pre sample_work_of(request) is filtered
+bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, int multiprocessors);
 
-/// Asynchronous on `stream`, can be captured; one launch. @pre weight_sample_serves(request, multiprocessors)
-void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors);
+/// Asynchronous on `stream`, can be captured; one launch. @pre weight_sample_serves(request, kinds, multiprocessors)
+void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
+                          int multiprocessors);
 
 }  // namespace shortlist::cuda

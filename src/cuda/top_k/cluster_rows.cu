@@ -366,11 +366,9 @@ void launch_cluster_rows(cudaStream_t stream, const core::top_k_request& request
   const std::int64_t cols = request.matrix.cols;
   const std::int64_t rows = request.matrix.rows;
   int blocks = 1;
-  const auto more = [&] {  // clusters of four and eight are not placed on all multiprocessors at once
-    return rows * blocks * 2 <= (blocks == 1 ? multiprocessors : multiprocessors / 2) &&
-           cols >= 2 * kLeastColumns * blocks;
-  };
-  while (blocks < kMostBlocks && more()) blocks *= 2;
+  while (blocks < kMostBlocks && rows * blocks * 2 <= blocks_at_a_time(2 * blocks, multiprocessors) &&
+         cols >= 2 * kLeastColumns * blocks)
+    blocks *= 2;
   by_stored_type(request.matrix.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, blocks); });
 }
 
