@@ -317,6 +317,16 @@ std::vector<sample_case> large_sample_cases() {
     }
   }
   cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});
+  // The same of so many rows that they follow each other.
+  for (const std::string_view distribution : {"normal", "peaked", "all_equal", "ties_90", "mostly_minus_inf"}) {
+    cases.push_back({.rows = 130, .vocab = 110'000, .distribution = distribution, .top_p = 0.9f});
+    cases.push_back({.type = value_type::bf16,
+                     .rows = 130,
+                     .vocab = 215'000,
+                     .distribution = distribution,
+                     .top_p = 0.5f,
+                     .parameters = "seed_rows"});
+  }
   // Batches as servers hold them, whose parameters are arrays.
   for (const std::string_view history : {"no", "long_both"}) {
     for (const value_type type : {value_type::bf16, value_type::f32}) {

@@ -14,6 +14,7 @@
 // (stream_weight.cuh) 50.8 -> held on the chip, lists by lanes 48.4 -> lists joined 39.2 -> columns summed before the
 // border is decided 37.6. Launched in a graph of 24, 31.7 -> marks by upper halves, no clamp where a warp's logits
 // allow it, tokens listed at a pitch 30.5 -> the sample counted without branches, registers loaded before copies 30.0.
+// 256 such rows: streamed 166 -> held on the chip, 66 after 66 of them 106.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -32,6 +33,8 @@ using namespace sampling;
 using namespace sampling::weighing;
 
 constexpr std::int64_t kLeastBytes = 60'000;           // of a block: fewer are faster two blocks a multiprocessor
+constexpr std::int64_t kFullBytes = 200'000;           // of a block, where one follows the other: fewer are streamed
+constexpr std::int64_t kHeldBytes = 260'000;           // of a row that a block has on the chip
 constexpr std::int64_t kMostColumns = (1 << 20) - 64;  // of a block: what a range has finds room with its border
 
 struct weight_args {
@@ -117,12 +120,31 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
   if (place.rank == 0) cluster_sync();  // the others may still look at this block's memory, until they end
 }
 
-/// Blocks of a row: as many as all run at a time, one a multiprocessor.
-int blocks_of(const core::sample_request& request, int multiprocessors) {
-  int blocks = 1;
+std::int64_t row_bytes_of(const core::sample_request& request) {
+  return request.logits.cols * size_bytes(request.logits.type);
+}
+
+/// How a request is spread over the GPU, a block to a multiprocessor.
+struct weight_layout {
+  int blocks = 1;  // a row
+  bool in_waves = false;
+};
+
+/// Few rows have as many blocks as all run at a time; of more, each row as many as hold it, and they follow each other.
+weight_layout layout_of(const core::sample_request& request, int multiprocessors) {
+  weight_layout layout;
+  int& blocks = layout.blocks;
   while (blocks < kMostBlocks && blocks_can_double(request, blocks, blocks_at_a_time(2 * blocks, multiprocessors)))
     blocks *= 2;
-  return blocks;
+  layout.in_waves = blocks == 1;
+  while (layout.in_waves && blocks < kMostBlocks && row_bytes_of(request) > kHeldBytes * blocks) blocks *= 2;
+  return layout;
+}
+
+/// Whether blocks that follow each other leave few multiprocessors without one at the end.
+bool fills_waves(std::int64_t blocks, std::int64_t at_a_time) {
+  const std::int64_t waves = (blocks + at_a_time - 1) / at_a_time;
+  return blocks * 8 >= waves * at_a_time * 7;
 }
 
 std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
@@ -166,15 +188,18 @@ bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, 
   const per_row<std::int32_t>& top_k = request.params.top_k;
   const bool weighs_alone =
       kinds == row_kinds::others || (!top_k.rows && (top_k.common < 1 || top_k.common >= request.logits.cols));
-  const int blocks = blocks_of(request, multiprocessors);
-  const std::int64_t row_bytes = request.logits.cols * size_bytes(request.logits.type);
-  return weighs_alone && blocks > 1 && row_bytes >= kLeastBytes * blocks &&
-         request.logits.cols <= kMostColumns * blocks;
+  const auto [blocks, in_waves] = layout_of(request, multiprocessors);
+  const std::int64_t block_bytes = row_bytes_of(request) / blocks;
+  const std::int64_t at_a_time = blocks_at_a_time(blocks, multiprocessors);
+  const bool pays = in_waves ? block_bytes >= kFullBytes && block_bytes <= kHeldBytes &&
+                                   fills_waves(request.logits.rows * blocks, at_a_time)
+                             : block_bytes >= kLeastBytes;
+  return weighs_alone && blocks > 1 && pays && request.logits.cols <= kMostColumns * blocks;
 }
 
 void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
                           int multiprocessors) {
-  const int blocks = blocks_of(request, multiprocessors);
+  const int blocks = layout_of(request, multiprocessors).blocks;
   by_stored_type(request.logits.type,
                  [&](auto stored) { launch_type<decltype(stored)>(stream, request, kinds, blocks); });
 }
