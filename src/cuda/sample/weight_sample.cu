@@ -130,14 +130,15 @@ struct weight_layout {
   bool in_waves = false;
 };
 
-/// Few rows have as many blocks as all run at a time; of more, each row as many as hold it, and they follow each other.
+/// Few rows have as many blocks as all run at a time; of more, rows that one block has no room for have two, and follow
+/// each other.
 weight_layout layout_of(const core::sample_request& request, int multiprocessors) {
   weight_layout layout;
   int& blocks = layout.blocks;
   while (blocks < kMostBlocks && blocks_can_double(request, blocks, blocks_at_a_time(2 * blocks, multiprocessors)))
     blocks *= 2;
   layout.in_waves = blocks == 1;
-  while (layout.in_waves && blocks < kMostBlocks && row_bytes_of(request) > kHeldBytes * blocks) blocks *= 2;
+  if (layout.in_waves && row_bytes_of(request) > kHeldBytes) blocks = 2;
   return layout;
 }
 
