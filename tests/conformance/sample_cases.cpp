@@ -299,7 +299,9 @@ std::vector<sample_case> large_sample_cases() {
       cases.back().seed = cases.size();
     }
   }
-  // Rows that top_p alone filters, of which a GPU holds each on several multiprocessors.
+  // Rows that top_p alone filters, of which a GPU holds each on several multiprocessors where no log-probabilities are
+  // asked for.
+  constexpr std::string_view kWithoutLogprobs = "i32+kept";
   for (const std::string_view distribution : logit_distributions()) {
     for (const value_type type : {value_type::f32, value_type::bf16}) {
       const std::size_t i = cases.size();
@@ -310,23 +312,31 @@ std::vector<sample_case> large_sample_cases() {
                        .distribution = distribution,
                        .top_p = kTopPs[i % std::size(kTopPs)],
                        .min_p = i % 3 == 0 ? 0.01f : 0.0f,
-                       .parameters = "seed_rows"});
+                       .parameters = "seed_rows",
+                       .answer = kWithoutLogprobs});
       cases.back().seed = i;
-      cases.push_back({.type = type, .rows = 40, .vocab = 70'000, .distribution = distribution, .top_p = 0.9f});
+      cases.push_back({.type = type,
+                       .rows = 40,
+                       .vocab = 70'000,
+                       .distribution = distribution,
+                       .top_p = 0.9f,
+                       .answer = kWithoutLogprobs});
       cases.back().seed = i;
     }
   }
-  cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});
   // The same of so many rows that they follow each other.
   for (const std::string_view distribution : {"normal", "peaked", "all_equal", "ties_90", "mostly_minus_inf"}) {
-    cases.push_back({.rows = 130, .vocab = 110'000, .distribution = distribution, .top_p = 0.9f});
+    cases.push_back(
+        {.rows = 130, .vocab = 110'000, .distribution = distribution, .top_p = 0.9f, .answer = kWithoutLogprobs});
     cases.push_back({.type = value_type::bf16,
                      .rows = 130,
                      .vocab = 215'000,
                      .distribution = distribution,
                      .top_p = 0.5f,
-                     .parameters = "seed_rows"});
+                     .parameters = "seed_rows",
+                     .answer = kWithoutLogprobs});
   }
+  cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});
   // Batches as servers hold them, whose parameters are arrays.
   for (const std::string_view history : {"no", "long_both"}) {
     for (const value_type type : {value_type::bf16, value_type::f32}) {
