@@ -4,8 +4,8 @@
 `torch`: torch.topk, division by the temperature, softmax, cumulative sum, the top-p and min-p masks, a draw, and the token
 at that place; without a top k a full sort stands in its place. `torch_sort` sorts whole rows although k is given, which
 servers do where k differs from row to row, and alone stands beside parameters that are arrays. A mask is a byte a token
-here. The draw is that of torch.multinomial for one sample, the weights over exponential random numbers, without
-its wait for the GPU. Logits are normal, standard deviation 3; on the GPU copies of them take turns, so that the L2 cache
+here. The draw is that of torch.multinomial for one sample, the weights over exponential random numbers, without its wait
+for the GPU. Logits are normal, standard deviation 3; on the GPU copies of them take turns, so that the L2 cache
 holds none. Before anything is timed, the first rows' tokens are checked to be among those that the filters leave."""
 
 import functools

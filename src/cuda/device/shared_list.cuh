@@ -19,6 +19,21 @@ inline int blocks_at_a_time(int cluster, int multiprocessors) {
   return cluster <= 2 ? multiprocessors : multiprocessors * 15 / 16;
 }
 
+/// Whether a row may have twice as many blocks, if so many run at a time.
+inline bool blocks_can_double(std::int64_t rows, std::int64_t columns, int blocks, std::int64_t at_a_time) {
+  constexpr std::int64_t kLeastColumns = 4096;  // a block: fewer do not pay for its part in the meetings
+  return rows * blocks * 2 <= at_a_time && columns >= 2 * kLeastColumns * blocks;
+}
+
+/// Blocks of a row: as many as all run at a time, one a multiprocessor.
+inline int blocks_of_row(std::int64_t rows, std::int64_t columns, int multiprocessors) {
+  int blocks = 1;
+  while (blocks < kMostBlocks &&
+         blocks_can_double(rows, columns, blocks, blocks_at_a_time(2 * blocks, multiprocessors)))
+    blocks *= 2;
+  return blocks;
+}
+
 /// A block in its cluster, and its list, which in the first block is in shares.
 struct cluster_place {
   std::uint32_t rank;

@@ -147,11 +147,8 @@ std::uint32_t bit_words_of_part(const core::sample_request& request, int blocks)
 }
 
 int blocks_of(const core::sample_request& request, bool overlaid, int multiprocessors) {
-  int blocks = 1;
-  while (blocks < kMostBlocks && (blocks_can_double(request, blocks, blocks_at_a_time(2 * blocks, multiprocessors)) ||
-                                  (overlaid && bit_words_of_part(request, blocks) > kMostBitWords))) {
-    blocks *= 2;
-  }
+  int blocks = blocks_of_row(request.logits.rows, request.logits.cols, multiprocessors);
+  while (blocks < kMostBlocks && overlaid && bit_words_of_part(request, blocks) > kMostBitWords) blocks *= 2;
   return blocks;
 }
 

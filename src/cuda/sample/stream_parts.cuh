@@ -20,12 +20,6 @@ struct alignas(16) stream_scratch {
   share_scratch<kThreads> shares;
 };
 
-/// Whether a row may be spread over twice as many blocks, of so many that run at a time.
-inline bool blocks_can_double(const core::sample_request& request, int blocks, std::int64_t at_a_time) {
-  constexpr std::int64_t kLeastLogits = 4096;  // a block: fewer do not pay for its part in the meetings
-  return request.logits.rows * blocks * 2 <= at_a_time && request.logits.cols >= 2 * kLeastLogits * blocks;
-}
-
 template <class T>
 __device__ __forceinline__ void tell_blocks(T* where, const cluster_place& place, T value) {
   if (threadIdx.x < place.blocks) of_block(where, threadIdx.x)[place.rank] = value;

@@ -134,7 +134,7 @@ stream_layout layout_of(const core::sample_request& request, std::int64_t multip
   const std::int64_t rows = request.logits.rows;
   int blocks = 1;  // instructions are the limit: two blocks a multiprocessor
   while (blocks < kMostBlocks &&
-         (cols > kMostLogits * blocks || blocks_can_double(request, blocks, 2 * multiprocessors))) {
+         (cols > kMostLogits * blocks || blocks_can_double(rows, cols, blocks, 2 * multiprocessors))) {
     blocks *= 2;
   }
   const bool large = rows * blocks <= multiprocessors || blocks <= 2;  // three blocks pay less than longer lists

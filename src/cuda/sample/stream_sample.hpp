@@ -16,8 +16,7 @@ core::sample_work sample_work_of(const core::sample_request& request);
 bool counts_alone(const core::sample_request& request);
 
 /// Asynchronous on `stream`, can be captured; one launch, or two where splits_rows(request). @param kinds all or
-/// others.
-/// @pre sample_work_of(request) is filtered
+/// others. @pre sample_work_of(request) is filtered
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
                           int multiprocessors);
 

@@ -124,22 +124,11 @@ std::int64_t row_bytes_of(const core::sample_request& request) {
   return request.logits.cols * size_bytes(request.logits.type);
 }
 
-/// How a request is spread over the GPU, a block to a multiprocessor.
-struct weight_layout {
-  int blocks = 1;  // a row
-  bool in_waves = false;
-};
-
-/// Few rows have as many blocks as all run at a time; of more, rows that one block has no room for have two, and follow
-/// each other.
-weight_layout layout_of(const core::sample_request& request, int multiprocessors) {
-  weight_layout layout;
-  int& blocks = layout.blocks;
-  while (blocks < kMostBlocks && blocks_can_double(request, blocks, blocks_at_a_time(2 * blocks, multiprocessors)))
-    blocks *= 2;
-  layout.in_waves = blocks == 1;
-  if (layout.in_waves && row_bytes_of(request) > kHeldBytes) blocks = 2;
-  return layout;
+/// Blocks of a row: of few rows as many as all run at a time; of more, rows that one block has no room for have two,
+/// and follow each other.
+int blocks_of(const core::sample_request& request, int multiprocessors) {
+  const int blocks = blocks_of_row(request.logits.rows, request.logits.cols, multiprocessors);
+  return blocks == 1 && row_bytes_of(request) > kHeldBytes ? 2 : blocks;
 }
 
 /// Whether blocks that follow each other leave few multiprocessors without one at the end.
@@ -189,18 +178,19 @@ bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, 
   const per_row<std::int32_t>& top_k = request.params.top_k;
   const bool weighs_alone =
       kinds == row_kinds::others || (!top_k.rows && (top_k.common < 1 || top_k.common >= request.logits.cols));
-  const auto [blocks, in_waves] = layout_of(request, multiprocessors);
-  const std::int64_t block_bytes = row_bytes_of(request) / blocks;
+  const int blocks = blocks_of(request, multiprocessors);
+  const std::int64_t of_all_rows = request.logits.rows * blocks;
   const std::int64_t at_a_time = blocks_at_a_time(blocks, multiprocessors);
-  const bool pays = in_waves ? block_bytes >= kFullBytes && block_bytes <= kHeldBytes &&
-                                   fills_waves(request.logits.rows * blocks, at_a_time)
-                             : block_bytes >= kLeastBytes;
+  const std::int64_t block_bytes = row_bytes_of(request) / blocks;
+  const bool pays = of_all_rows <= at_a_time
+                        ? block_bytes >= kLeastBytes
+                        : block_bytes >= kFullBytes && block_bytes <= kHeldBytes && fills_waves(of_all_rows, at_a_time);
   return weighs_alone && blocks > 1 && pays && request.logits.cols <= kMostColumns * blocks;
 }
 
 void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
                           int multiprocessors) {
-  const int blocks = layout_of(request, multiprocessors).blocks;
+  const int blocks = blocks_of(request, multiprocessors);
   by_stored_type(request.logits.type,
                  [&](auto stored) { launch_type<decltype(stored)>(stream, request, kinds, blocks); });
 }

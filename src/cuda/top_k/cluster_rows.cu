@@ -31,9 +31,8 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr std::uint32_t kOwn = 2048;          // keys in a block's list
-constexpr std::uint32_t kKept = 512;          // vectors that a block keeps
-constexpr std::int64_t kLeastColumns = 4096;  // a block: fewer do not pay for its part in the meetings
+constexpr std::uint32_t kOwn = 2048;  // keys in a block's list
+constexpr std::uint32_t kKept = 512;  // vectors that a block keeps
 constexpr int kThreads = 512;
 constexpr std::uint32_t kFew = 64;     // so many keys of a list are compared each with each as they are
 constexpr std::uint32_t kFirst = 8;    // rounds of vectors that are looked at first, in registers
@@ -363,12 +362,7 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int bl
 }  // namespace
 
 void launch_cluster_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
-  const std::int64_t cols = request.matrix.cols;
-  const std::int64_t rows = request.matrix.rows;
-  int blocks = 1;
-  while (blocks < kMostBlocks && rows * blocks * 2 <= blocks_at_a_time(2 * blocks, multiprocessors) &&
-         cols >= 2 * kLeastColumns * blocks)
-    blocks *= 2;
+  const int blocks = blocks_of_row(request.matrix.rows, request.matrix.cols, multiprocessors);
   by_stored_type(request.matrix.type, [&](auto stored) { launch_type<decltype(stored)>(stream, request, blocks); });
 }
 
