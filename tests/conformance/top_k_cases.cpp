@@ -253,7 +253,8 @@ std::vector<top_k_case> border_top_k_cases() {
   // Sorted: so many entries as are sorted by a few lanes, by a warp, and in memory; keys that one sort tells apart, and
   // keys that it does not.
   constexpr std::pair<std::int64_t, std::int64_t> kSortedShapes[] = {
-      {256, 32}, {256, 200}, {511, 300}, {1000, 100}, {1536, 1200}, {3000, 100}, {4096, 512}, {8192, 4000}};
+      {256, 32},  {256, 200},   {511, 300},  {1000, 100}, {1536, 1200},
+      {2048, 60}, {2048, 1500}, {3000, 100}, {4096, 512}, {8192, 4000}};
   for (const auto& [cols, k] : kSortedShapes) {
     for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
       for (const std::string_view distribution : {"normal", "outliers", "any_exponent", "ties_90"}) {
@@ -269,7 +270,7 @@ std::vector<top_k_case> border_top_k_cases() {
     }
   }
   // Rows that fill what some lanes hold, or nearly, and begin anywhere: behind each other, and apart.
-  for (const std::int64_t held : {64, 128, 256, 384, 512, 768, 1024, 1536}) {
+  for (const std::int64_t held : {64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048}) {
     for (const std::int64_t missing : {0, 1, 3, 7}) {
       for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
         const std::size_t turn = cases.size();

@@ -333,9 +333,12 @@ struct many_rows {
   std::string_view ragged = "no";
 };
 
+constexpr value_type kAnyType[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+constexpr value_type kOf16Bits[] = {value_type::bf16, value_type::bf16, value_type::f16, value_type::f16};
+
 /// Every distribution in two of the shapes, on the first GPU, by an algorithm where it can take the shape.
-void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm) {
-  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm,
+                                         std::span<const value_type> types = kAnyType) {
   constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
   bool found_gpu = false;
   for (const device& where : device::all()) {
@@ -345,7 +348,7 @@ void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std:
     for (const std::string_view distribution : row_distributions()) {
       for (int i = 0; i < 2; ++i) {
         const many_rows& of = shapes[turn % shapes.size()];
-        const top_k_case what{.type = kStored[turn % std::size(kStored)],
+        const top_k_case what{.type = types[turn % types.size()],
                               .rows = of.rows,
                               .cols = of.cols,
                               .k = of.k,
@@ -372,6 +375,17 @@ TEST(TopKLists, EqualTheReferenceToTheBit) {
   constexpr many_rows kShapes[] = {{8'000, 1'300, 64}, {6'000, 2'048, 100}, {3'000, 4'999, 1},
                                    {4'000, 4'096, 17}, {2'500, 8'192, 300}, {8'000, 1'536, 128}};
   expect_equal_for_every_distribution(kShapes, "plan");
+}
+
+/// So many rows of 16 bits that groups look for the borders of all but their first ones among levels: warps, blocks of
+/// two to eight of them, and warps that sort.
+TEST(TopKLevels, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{60'000, 150, 20},         {9'000, 1'300, 70},      {9'000, 2'048, 100},
+                                   {17'000, 2'056, 128},      {5'000, 3'001, 200},     {17'000, 4'095, 90},
+                                   {4'000, 4'096, 1'000},     {5'000, 4'200, 300},     {2'000, 8'190, 500},
+                                   {1'500, 16'000, 700},      {25'000, 700, 50},       {900, 30'000, 5'000},
+                                   {9'000, 1'900, 400, true}, {9'000, 1'700, 50, true}};
+  expect_equal_for_every_distribution(kShapes, "plan", kOf16Bits);
 }
 
 /// Long rows, more of them than there are blocks: lists that the threads hold and longer ones, in both orders.

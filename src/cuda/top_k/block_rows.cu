@@ -4,19 +4,24 @@
 // search; one pass over a row lists the few that may be among its best, which a warp alone searches while the others go
 // on to the next row.
 // Steps of a block, a row at a time: bulk copy -> list, and search it (row_candidates.cuh). Rows that a list does not
-// serve are searched in registers as 16-bit numbers (row_search.cuh), chosen and written by all (row_output.cuh); those
-// that such numbers do not settle, by their keys in shared memory. Ragged rows are copied by the threads.
+// serve are searched in registers as 16-bit numbers (row_search.cuh; those of 16 bits with a larger k, and like the one
+// before, by planes of bits: row_levels.cuh), chosen and written by all (row_output.cuh); those that such numbers do
+// not settle, by their keys in shared memory. Ragged rows are copied by the threads.
+//
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+//
 // History, 65,536 x 8192, k 64: staged, every row searched with care 0.74 ms -> a plain loop for most rows 0.57 -> no
 // look at the shape of rows like those before 0.54 to 0.58 -> lists of candidates 0.51. 4096 columns: 128 threads 0.40
 // -> 64 threads, 64 values each 0.29 -> lists 0.27; lognormal 0.55 -> how close values lie is learned 0.41 -> 0.30;
 // bf16 0.67 -> its own values as numbers 0.25 -> 0.18. Sorted, 65,536 x 8192, k 64: 0.97 -> lists sorted by a warp
-// 0.52. 32,736 x 8200 of bf16, k 512, on an H100: eight warps 0.66 -> five 0.51.
+// 0.52. 32,736 x 8200 of bf16, k 512, on an H100: eight warps 0.66 -> five 0.51; 32,768 x 8192 of bf16, k 512, on an
+// H200: counts, as no list has room 0.37 -> levels in planes of bits (row_levels.cuh) 0.22.
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/top_k/block_launch.cuh"
 #include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/row_candidates.cuh"
+#include "cuda/top_k/row_levels.cuh"
 #include "cuda/top_k/row_output.cuh"
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_stage.cuh"
@@ -27,13 +32,14 @@ namespace {
 
 /// What else there is costs registers.
 enum class row_kind : std::uint8_t {
-  listed,  // exact, k below the columns of every row, by ascending column; a list may hold the candidates
-  plain,   // the same, without lists
-  sorted,  // as listed, best first
+  listed,    // exact, k below the columns of every row, by ascending column; a list may hold the candidates
+  levelled,  // the same of 16 bits, without lists: rows like those before are searched by planes of bits
+  sorted,    // as listed, best first
   any
 };
 
-constexpr int kMostSorted = 8;  // entries of a lane that one warp sorts in registers while the others wait
+constexpr int kMostListedOf16Bits = 128;  // of more, planes tell the border sooner than one warp a list's
+constexpr int kMostSorted = 8;            // entries of a lane that one warp sorts in registers while the others wait
 
 /// Of so many threads and blocks a multiprocessor, or of fewer threads and more blocks.
 template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
@@ -62,6 +68,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = !kPlain && args.search.stop.asked();
   candidate_threshold threshold;
+  level_trials trials;
   float each = 0.0f;  // of the warp's lists
   std::uint32_t turn = 0;
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
@@ -109,23 +116,34 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
         }
       }
     }
-    bool settled = false;
-    row_marks<typename share_type::bits> marks;
-    const bool learns = learns_from(static_cast<int>(turn));
-    if constexpr (!kPlain)
-      if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns, settled);
-    if (!settled) marks = search_row<kPlain>(group, args.search, row, share, shape, learns, settled);
-    if (!settled) {
-      marks = share.marks_of(find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations));
-      group.sync();
-    }
-    auto chosen = share.ascending(marks.sure);
+    typename share_type::bits chosen = 0;
     int place = 0;
-    if (marks.chosen) {
-      place = group.before(count_marks(chosen));
-    } else {
-      chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
+    const auto choose_by_search = [&] {
+      bool settled = false;
+      row_marks<typename share_type::bits> marks;
+      const bool learns = learns_from(static_cast<int>(turn));
+      if constexpr (!kPlain)
+        if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns, settled);
+      if (!settled) marks = search_row<kPlain>(group, args.search, row, share, shape, learns, settled);
+      if (!settled) {
+        marks = share.marks_of(find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations));
+        group.sync();
+      }
+      chosen = share.ascending(marks.sure);
+      if (marks.chosen) {
+        place = group.before(count_marks(chosen));
+      } else {
+        chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
+      }
+    };
+    bool found = false;
+    if constexpr (Kind == row_kind::levelled) {
+      if (shape.steady && trials.tries()) {
+        found = choose_by_level(group, args.search, share, shape, chosen, place);
+        trials.end(found);
+      }
     }
+    if (!found) choose_by_search();
     write_row<false, kSorts ? kMostSorted : 0>(group, args.output, row, share, chosen, place, index, span.begin, staged,
                                                [] { return false; });
     if constexpr (kLists) {
@@ -149,10 +167,8 @@ template <class Stored, row_kind Kind>
 void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) {
   constexpr bool kListed = Kind == row_kind::listed;
   const std::int64_t columns = args.stage.columns_held();
-  if constexpr (kListed)
-    if (columns <= 2048 && args.candidates.room == 0)
-      return launch_shape_of<Stored, 32, 64, 12, row_kind::plain>(stream, args, multiprocessors);
-  if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12, Kind>(stream, args, multiprocessors);
+  if constexpr (Kind == row_kind::any)
+    if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12, Kind>(stream, args, multiprocessors);
   if constexpr (kListed)
     if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12, Kind>(stream, args, multiprocessors);
   if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10, Kind>(stream, args, multiprocessors);
@@ -163,12 +179,27 @@ void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) 
   launch_shape_of<Stored, 64, 512, 1, Kind>(stream, args, multiprocessors);
 }
 
+/// The same for rows whose borders are looked for among levels.
+template <class Stored>
+void launch_levelled(cudaStream_t stream, block_args& args, int multiprocessors) {
+  constexpr row_kind kKind = row_kind::levelled;
+  const std::int64_t columns = args.stage.columns_held();
+  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 12, kKind>(stream, args, multiprocessors);
+  if (columns <= 4608) return launch_shape_of<Stored, 48, 128, 6, kKind>(stream, args, multiprocessors);
+  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 6, kKind>(stream, args, multiprocessors);
+  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3, kKind>(stream, args, multiprocessors);
+  launch_shape_of<Stored, 128, 256, 2, kKind>(stream, args, multiprocessors);
+}
+
 template <class Stored>
 void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
   if (!args.search.stop.asked() && args.search.k < args.request.matrix.cols &&
       args.stage.mode != stage_mode::by_threads) {
+    const bool sorts = args.output.sort_size > 1;
+    if constexpr (sizeof(Stored) == 2)
+      if (!sorts && args.search.k > kMostListedOf16Bits) return launch_levelled<Stored>(stream, args, multiprocessors);
     args.candidates = candidate_plan_of(args.request, kListedShareOfBlock);
-    if (args.output.sort_size > 1) return launch_columns<Stored, row_kind::sorted>(stream, args, multiprocessors);
+    if (sorts) return launch_columns<Stored, row_kind::sorted>(stream, args, multiprocessors);
     return launch_columns<Stored, row_kind::listed>(stream, args, multiprocessors);
   }
   launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);

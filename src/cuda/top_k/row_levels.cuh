@@ -119,7 +119,7 @@ struct level_border {
 
 /// All that run in step call it. @param k no more than there are values.
 template <class Marks, class Group, int Values, int Bits>
-__device__ __forceinline__ level_border<Marks> find_level(const Group& group, const level_planes<Values, Bits>& levels,
+__device__ __forceinline__ level_border<Marks> find_level(Group& group, const level_planes<Values, Bits>& levels,
                                                           int k) {
   constexpr int kWords = level_planes<Values, Bits>::kWords;
   std::uint32_t at[kWords];
@@ -150,11 +150,10 @@ __device__ __forceinline__ level_border<Marks> find_level(const Group& group, co
     if (!is_set) border.missing -= reach;
     border.level |= mask & 1u << b;
   }
-  border.above = above[0];
-  border.at = at[0];
-  if constexpr (kWords == 2) {
-    border.above |= static_cast<Marks>(above[1]) << 32;
-    border.at |= static_cast<Marks>(at[1]) << 32;
+#pragma unroll
+  for (int w = 0; w < kWords; w++) {
+    border.above |= static_cast<Marks>(above[w]) << (32 * w);
+    border.at |= static_cast<Marks>(at[w]) << (32 * w);
   }
   return border;
 }
@@ -209,9 +208,13 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   const auto border = find_level<bits>(group, planes, plan.k);
   if (!group.all(window.holds(border.level))) return false;
   shape.at = __fmaf_rn(kLearning, window.number(border.level) - shape.at, shape.at);
+  const bits above = share.ascending(border.above);
   const bits at = share.ascending(border.at);
-  chosen = share.ascending(border.above) | keep_first(at, border.missing - group.before(count_marks(at)));
-  place = group.before(count_marks(chosen));
+  constexpr int kShift = 16;  // of the count above the border, which is less than the columns of any row
+  const int before = group.before(count_marks(above) << kShift | count_marks(at));
+  const int at_before = before & ((1 << kShift) - 1);
+  chosen = above | keep_first(at, border.missing - at_before);
+  place = (before >> kShift) + min(at_before, border.missing);
   return true;
 }
 

@@ -33,7 +33,7 @@ constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of i
 constexpr float kLeastGrid = 0x1p-24f;  // between numbers of fp16
 constexpr std::uint32_t kNumberNan = 0x7FFF;
 
-/// `Values` of a thread: 8, 16, 24, 32, 48 or 64.
+/// `Values` of a thread: 8, 16, 24, 32, 48 or 64; of 16 bits 96 or 128, too.
 template <class Stored, int Values>
 struct thread_numbers {
   static constexpr bool kMapped = std::is_same_v<Stored, float>;

@@ -110,11 +110,12 @@ __device__ __forceinline__ void write_word(std::uint32_t marks, int first_column
 template <int Lanes, bool Limited = false, class Bits>
 __device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* columns, int place,
                                              int limit = 0) {
-  const auto low = static_cast<std::uint32_t>(marks);
-  write_word<Lanes, Limited>(low, first_column, columns, place, limit);
-  if constexpr (sizeof(Bits) == 8)
-    write_word<Lanes, Limited>(static_cast<std::uint32_t>(marks >> 32), first_column + 32, columns, place + __popc(low),
-                               limit);
+#pragma unroll
+  for (unsigned w = 0; w < sizeof(Bits) / 4; w++) {
+    const auto word = static_cast<std::uint32_t>(marks >> (32 * w));
+    write_word<Lanes, Limited>(word, first_column + 32 * w, columns, place, limit);
+    place += __popc(word);
+  }
 }
 
 __device__ __forceinline__ void write_columns(const top_k_output& out, std::int64_t to, const int (&columns)[4]) {

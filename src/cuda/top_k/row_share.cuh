@@ -57,6 +57,25 @@ __device__ __forceinline__ void widen_unit(const uint4& words, float (&values)[1
   }
 }
 
+/// A bit for each of so many columns.
+__extension__ typedef unsigned __int128 wide_bits;
+template <int Values>
+using mark_bits =
+    std::conditional_t<(Values > 64), wide_bits, std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>>;
+
+__device__ __forceinline__ int count_marks(std::uint32_t marks) { return __popc(marks); }
+__device__ __forceinline__ int count_marks(std::uint64_t marks) { return __popcll(marks); }
+__device__ __forceinline__ int count_marks(wide_bits marks) {
+  return __popcll(static_cast<std::uint64_t>(marks)) + __popcll(static_cast<std::uint64_t>(marks >> 64));
+}
+/// The number of the first mark. @pre there is one
+__device__ __forceinline__ int first_mark(std::uint32_t marks) { return __ffs(static_cast<int>(marks)) - 1; }
+__device__ __forceinline__ int first_mark(std::uint64_t marks) { return __ffsll(static_cast<long long>(marks)) - 1; }
+__device__ __forceinline__ int first_mark(wide_bits marks) {
+  const auto low = static_cast<std::uint64_t>(marks);
+  return low ? first_mark(low) : 64 + first_mark(static_cast<std::uint64_t>(marks >> 64));
+}
+
 /// Two sets of a thread's columns, a bit for each, in the order that the thread reads them.
 template <class Bits>
 struct row_marks {
@@ -209,7 +228,7 @@ template <class Stored, int Values, bool Keeps16 = false, int Lanes = 0, bool Wh
 class row_share {
  public:
   using stored = Stored;
-  using bits = std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>;
+  using bits = mark_bits<Values>;
   using places = unit_places<Stored, Values, Keeps16>;
   static constexpr unsigned kUnit = places::kUnit;
   static constexpr unsigned kUnits = places::kUnits;
@@ -294,9 +313,12 @@ class row_share {
   }
 
   __device__ __forceinline__ bits marks_from(const thread_numbers<Stored, Values>& numbers, float from) const {
+    using kind = thread_numbers<Stored, Values>;
     const auto threshold = numbers.twice(from);
     bits marks = numbers.marks_from(threshold, 0);
-    if constexpr (Values > 32) marks |= static_cast<bits>(numbers.marks_from(threshold, 1)) << (Values / 2);
+#pragma unroll
+    for (int w = 1; w < kind::kWords; w++)
+      marks |= static_cast<bits>(numbers.marks_from(threshold, w)) << (2 * w * kind::kPairs);
     return marks;
   }
   __device__ __forceinline__ row_marks<bits> marks_of(const key_border& border) const {
@@ -327,12 +349,7 @@ class row_share {
   }
   /// The first of the marked values in the order of reading. @pre marks != 0
   __device__ __forceinline__ float first_of(bits marks) const {
-    int v;
-    if constexpr (sizeof(bits) == 8) {
-      v = __ffsll(static_cast<long long>(marks)) - 1;
-    } else {
-      v = __ffs(static_cast<int>(marks)) - 1;
-    }
+    const int v = first_mark(marks);
     const int column = first_ + static_cast<int>(units_.number(static_cast<unsigned>(v) / kUnit) * kUnit) +
                        v % static_cast<int>(kUnit);
     return row_.value(wraps() && column < 0 ? column + kHeld : column);
@@ -529,8 +546,5 @@ class row_share {
   int rank_;
   int wrapped_ = 0;  // columns of the row's end that the thread holds before its first ones
 };
-
-__device__ __forceinline__ int count_marks(std::uint32_t marks) { return __popc(marks); }
-__device__ __forceinline__ int count_marks(std::uint64_t marks) { return __popcll(marks); }
 
 }  // namespace shortlist::cuda

@@ -1,4 +1,5 @@
 // Row-wise top k of short rows: the kinds of the kernel that write by ascending column.
+#include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/warp_rows.hpp"
 #include "cuda/top_k/warp_rows_kernel.cuh"
 #include "cuda/top_k/warp_rows_sorted.hpp"
@@ -9,6 +10,8 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   using kind = warp_rows_kind;
   warp_args args = warp_args_of(request);
   const kind of_request = kind_of(args);
+  if (request.matrix.cols > core::kWarpRowsMaxCols && !is_plain(of_request))  // ragged rows, or k of all columns
+    return launch_block_rows(stream, request, multiprocessors);
   if (most_sorted(of_request) > 0) return launch_sorted_warp_rows(stream, args, of_request, multiprocessors);
   by_stored_type(request.matrix.type, [&](auto value) {
     using stored = decltype(value);

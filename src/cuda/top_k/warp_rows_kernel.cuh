@@ -1,4 +1,4 @@
-// The kernel of row-wise top k of short rows (cols <= 1536): 4, 8, 16 or 32 lanes of a warp a row.
+// The kernel of row-wise top k of short rows (cols <= 2048, of 16 bits 4096): 4, 8, 16 or 32 lanes of a warp a row.
 //
 // Why it is fast: rows are on their way into shared memory while others are searched, so that memory never waits for
 // the search, and warps take the next that have come, so that none is idle before the end (row_queue.cuh); a row is
@@ -6,10 +6,10 @@
 // before were, and a few counts are enough.
 //
 // Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; 16-bit rows like those before: row_levels.cuh;
-// early stops: row_stop.cuh) -> choose and write (row_output.cuh). Rows of more than 1,024 columns list the few that
-// may be among the best, and search these (row_candidates.cuh). Rows that 16-bit numbers do not settle are searched one
-// at a time by the whole warp. Ragged rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over
-// read bandwidth. Measured share: docs/kernels.md.
+// early stops: row_stop.cuh) -> choose and write (row_output.cuh). fp32 rows of more than 1,024 columns list the few
+// that may be among the best, and search these (row_candidates.cuh); so do sorted ones of 16 bits, where k is small.
+// Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the
+// lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 //
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
@@ -21,7 +21,9 @@
 // in shared memory 1.00 -> registers 0.38; bf16 1.08 -> 0.35. 2^20 x 255, k 32: a copy a row 0.74 -> one for eight
 // 0.55 -> the last columns in the place of what precedes the row 0.36; 2^20 x 256 of a wider matrix: copies asked for
 // by one lane 0.71 -> by a lane each 0.37. 16-bit rows: counts -> levels in planes of bits, 1,495 -> 971 instructions
-// for eight rows; on an H100 2^20 x 256, k 32, sorted 0.34 -> 0.26, 2^20 x 128, k 16, 0.17 -> 0.13.
+// for eight rows; on an H100 2^20 x 256, k 32, sorted 0.34 -> 0.26, 2^20 x 128, k 16, 0.17 -> 0.13. bf16, 65,536 x
+// 1536, k 96: lists 0.110 -> levels in 24 warps 0.081; 65,536 x 4096, k 256, a block a row 0.307 -> a warp, 128 values
+// a lane, 0.180.
 #pragma once
 
 #include <algorithm>
@@ -77,15 +79,23 @@ enum class warp_rows_kind : std::uint8_t {
 /// Exact, with k below the count: what most requests ask for.
 constexpr bool is_plain(warp_rows_kind kind) { return kind <= warp_rows_kind::plain_sorted; }
 
+/// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short. 16-bit rows
+/// have levels instead; of sorted ones, a short list is sorted sooner than what levels choose.
+template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
+constexpr bool kLists = is_plain(Kind) && (Lanes == kWarp) && (Values > 32) &&
+                        (sizeof(Stored) == 4 || Kind == warp_rows_kind::sorted);
+
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr int most_warps() {
   constexpr bool kWide = sizeof(Stored) == 4;
   constexpr bool kSorts = Kind == warp_rows_kind::sorted || Kind == warp_rows_kind::plain_sorted;
+  if (kLists<Stored, Values, Lanes, Kind>) return kWide ? 16 : 20;
+  if (Values > 64) return Values == 96 ? 20 : 16;
   if (Values == 64 && kWide) return kSorts ? 16 : 12;
   if (Values == 64 && Kind == warp_rows_kind::early) return 12;
   if (Values == 48 && kWide) return Lanes == 4 ? 20 : 16;
-  if (Values == 48 && Lanes == kWarp) return 16;
+  if (Values == 48 && Lanes == kWarp && !is_plain(Kind)) return 16;
   return Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16) ? 20 : 24;
 }
 
@@ -96,10 +106,6 @@ constexpr int most_sorted(warp_rows_kind kind) {
   if (kind == warp_rows_kind::plain_sorted) return 16;
   return kind == warp_rows_kind::any ? 8 : 0;
 }
-
-/// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short.
-template <int Values, int Lanes, warp_rows_kind Kind>
-constexpr bool kLists = is_plain(Kind) && (Lanes == kWarp) && (Values > 32);
 
 /// Where a call would have one of the places spilled, and so read from memory for every row.
 template <int Values, int Lanes>
@@ -190,7 +196,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     const share_type share(row, group.rank(), units);
     bool tries = false;
     int count = 0;
-    if constexpr (kLists<Values, Lanes, Kind>) {
+    if constexpr (kLists<Stored, Values, Lanes, Kind>) {
       tries = args.candidates.room > 0 && there && threshold.tries();
       if (tries) {
         const float least = threshold.of<Stored>();
@@ -263,7 +269,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
       }
       return false;
     });
-    if constexpr (kLists<Values, Lanes, Kind>) {
+    if constexpr (kLists<Stored, Values, Lanes, Kind>) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;
     }
@@ -281,7 +287,9 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   args.wraps = args.stage.columns_held() > Values * Lanes;
   constexpr int kFewEntries = 16;  // of a row: fewer are written sooner by its own lanes
   args.together = args.output.aligned && kGroups * args.output.k % 4 == 0 && args.output.k > kFewEntries;
-  if constexpr (kLists<Values, Lanes, Kind>) args.candidates = candidate_plan_of(args.request, kListedShare);
+  constexpr int kListedEntries = sizeof(Stored) == 4 ? kMostListed : 64;  // of more, levels serve 16-bit rows better
+  if constexpr (kLists<Stored, Values, Lanes, Kind>)
+    if (args.search.k <= kListedEntries) args.candidates = candidate_plan_of(args.request, kListedShare);
   args.staged_bytes = static_cast<std::int32_t>(
       std::max(staged_bytes<lane_group<Lanes>, most_sorted(Kind)>(args.output), args.candidates.bytes()));
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
@@ -310,13 +318,18 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
   constexpr bool kPlain = is_plain(Kind);
   constexpr bool kSimple = Kind != warp_rows_kind::any && Kind != warp_rows_kind::plain_sorted;  // worth all shapes
   constexpr int kLanes = Kind == warp_rows_kind::any ? 8 : 4;
+  constexpr bool kWritesAscending = Kind == warp_rows_kind::packed || Kind == warp_rows_kind::plain;
+  constexpr int kMostValues = kWritesAscending && sizeof(Stored) == 2 ? 128 : 64;  // of a lane
   if (columns <= 64) return launch_warp_rows_of<Stored, 64 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
   if (columns <= 128) return launch_warp_rows_of<Stored, 128 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
   if constexpr (kPlain && sizeof(Stored) == 2) {  // half the registers: twice the values a lane
+    if (columns <= 192) return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
     if (columns <= 256) return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     if (columns <= 384) return launch_warp_rows_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_warp_rows_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
-    if (columns <= 768) return launch_warp_rows_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
+    constexpr int kLanesOf768 = kMostValues > 64 ? 8 : 16;
+    if (columns <= 768)
+      return launch_warp_rows_of<Stored, 768 / kLanesOf768, kLanesOf768, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_warp_rows_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
   } else {
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
@@ -347,6 +360,13 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if (columns <= 768) return launch_warp_rows_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_warp_rows_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
   }
+  if constexpr (kMostValues > 64) {
+    if (columns > 3072) return launch_warp_rows_of<Stored, 128, 32, Kind>(stream, args, multiprocessors);
+    if (columns > 2048) return launch_warp_rows_of<Stored, 96, 32, Kind>(stream, args, multiprocessors);
+  }
+  if constexpr (kPlain)
+    if (columns > core::kWarpRowsMaxCols)
+      return launch_warp_rows_of<Stored, 64, 32, Kind>(stream, args, multiprocessors);
   launch_warp_rows_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
 }
 
@@ -369,7 +389,7 @@ inline warp_args warp_args_of(const core::top_k_request& request) {
   args.request = request;
   args.search = search_plan_of(request);
   args.output = output_plan_of(request);
-  args.stage = row_stage_of(request, core::kWarpRowsMaxCols + kCopyUnit);  // what comes along takes no room
+  args.stage = row_stage_of(request, core::kWarpRowsMaxHalfCols + kCopyUnit);  // what comes along takes no room
   return args;
 }
 
