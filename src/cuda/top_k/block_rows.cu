@@ -1,194 +1,40 @@
-// Row-wise top k of rows of up to 32,768 columns: a block a row.
-//
-// Why it is fast: several blocks share a multiprocessor, so that the copy engine fills the buffers of some while others
-// search; one pass over a row lists the few that may be among its best, which a warp alone searches while the others go
-// on to the next row.
-// Steps of a block, a row at a time: bulk copy -> list, and search it (row_candidates.cuh). Rows that a list does not
-// serve are searched in registers as 16-bit numbers (row_search.cuh; those of 16 bits with a larger k, and like the one
-// before, by planes of bits: row_levels.cuh), chosen and written by all (row_output.cuh); those that such numbers do
-// not settle, by their keys in shared memory. Ragged rows are copied by the threads.
-//
-// Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
-//
-// History, 65,536 x 8192, k 64: staged, every row searched with care 0.74 ms -> a plain loop for most rows 0.57 -> no
-// look at the shape of rows like those before 0.54 to 0.58 -> lists of candidates 0.51. 4096 columns: 128 threads 0.40
-// -> 64 threads, 64 values each 0.29 -> lists 0.27; lognormal 0.55 -> how close values lie is learned 0.41 -> 0.30;
-// bf16 0.67 -> its own values as numbers 0.25 -> 0.18. Sorted, 65,536 x 8192, k 64: 0.97 -> lists sorted by a warp
-// 0.52. 32,736 x 8200 of bf16, k 512, on an H100: eight warps 0.66 -> five 0.51; 32,768 x 8192 of bf16, k 512, on an
-// H200: counts, as no list has room 0.37 -> levels in planes of bits (row_levels.cuh) 0.22.
-#include "cuda/device/bulk_copy.cuh"
-#include "cuda/device/cluster.cuh"
-#include "cuda/top_k/block_launch.cuh"
+// Row-wise top k of rows of up to 32,768 columns: which kernel, and which shape of it, a request gets.
 #include "cuda/top_k/block_rows.hpp"
-#include "cuda/top_k/row_candidates.cuh"
-#include "cuda/top_k/row_levels.cuh"
-#include "cuda/top_k/row_output.cuh"
-#include "cuda/top_k/row_search.cuh"
-#include "cuda/top_k/row_stage.cuh"
-#include "cuda/top_k/row_stop.cuh"
+#include "cuda/top_k/block_rows_kernel.cuh"
 
 namespace shortlist::cuda {
 namespace {
 
-/// What else there is costs registers.
-enum class row_kind : std::uint8_t {
-  listed,    // exact, k below the columns of every row, by ascending column; a list may hold the candidates
-  levelled,  // the same of 16 bits, without lists: rows like those before are searched by planes of bits
-  sorted,    // as listed, best first
-  any
-};
-
 constexpr int kMostListedOf16Bits = 128;  // of more, planes tell the border sooner than one warp a list's
-constexpr int kMostSorted = 8;            // entries of a lane that one warp sorts in registers while the others wait
-
-/// Of so many threads and blocks a multiprocessor, or of fewer threads and more blocks.
-template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
-__global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __grid_constant__ block_args args) {
-  constexpr bool kPlain = Kind != row_kind::any;
-  constexpr bool kLists = Kind == row_kind::listed || Kind == row_kind::sorted;
-  constexpr bool kSorts = Kind == row_kind::sorted || Kind == row_kind::any;
-  constexpr bool kKeeps16 = !kPlain;  // 65,536 x 8192, k 512, lists: 0.659 ms with them kept, 0.575 without
-  static_assert(Threads <= block_group::kMostWarps * kWarp && sizeof(block_group::memory) + 16 <= kStartBytes);
-  const core::top_k_request& request = args.request;
-  auto* barrier = reinterpret_cast<std::uint64_t*>(dynamic_shared());
-  block_group group(*reinterpret_cast<block_group::memory*>(dynamic_shared() + 16));
-  unsigned char* row_bytes = dynamic_shared() + kStartBytes;
-  unsigned char* staged = row_bytes + args.stage_bytes;
-  const std::int64_t rows = request.matrix.rows;
-  const bool fetches = args.stage.mode != stage_mode::by_threads;
-  if (fetches && threadIdx.x == 0) {
-    barrier_init(barrier, 1);
-    barrier_init_fence();
-    args.stage.fetch_row(blockIdx.x, row_bytes, barrier);
-  }
-  __syncthreads();
-  using share_type = row_share<Stored, Values, kKeeps16>;
-  const typename share_type::places units(group.rank());
-  row_shape shape{.border = args.search.deviations};
-  stop_guess guess{.deviations = args.search.deviations};
-  const bool stops = !kPlain && args.search.stop.asked();
-  candidate_threshold threshold;
-  level_trials trials;
-  float each = 0.0f;  // of the warp's lists
-  std::uint32_t turn = 0;
-  for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
-    const row_span span = span_of(request, index);
-    if (fetches) barrier_wait(barrier, turn & 1);
-    if (args.stage.has_rest(index, 1)) {
-      __syncthreads();  // the row before is no longer read
-      const auto thread = static_cast<int>(threadIdx.x);
-      if (kPlain || fetches) {
-        args.stage.copy_ends(index, 1, row_bytes, thread, group.threads());
-      } else {
-        args.stage.copy_ragged(request, index, 1, row_bytes, thread, group.threads());
-      }
-      __syncthreads();
-    }
-    const int lead_bytes = args.stage.offset_bytes(index, 0);
-    const staged_row<Stored> row{row_bytes + lead_bytes, static_cast<int>(span.count),
-                                 request.options.order == order::smallest,
-                                 lead_bytes / static_cast<int>(sizeof(Stored))};
-    const share_type share(row, group.rank(), units);
-    const auto fetch_next = [&] {
-      if (fetches && index + gridDim.x < rows) args.stage.fetch_row(index + gridDim.x, row_bytes, barrier);
-    };
-    bool tries = false;
-    int count = 0;
-    if constexpr (kLists) {
-      tries = args.candidates.room > 0 && threshold.tries();
-      if (tries) {
-        const float least = threshold.of<Stored>();
-        const auto better = share.ascending(candidates_of(share, least));
-        const int before = group.before(count_marks(better), count);  // meets: the list before is no longer read
-        if (count >= args.search.k && count <= args.candidates.room) {
-          auto* list = reinterpret_cast<std::int32_t*>(staged);
-          write_marked<kWarp>(better, share.first_column(), list, before);
-          __syncthreads();
-          if (threadIdx.x / kWarp == (turn & args.searchers)) {  // the others go on to the next row
-            write_listed<kSorts>(row, list, {count, args.search.k, least, args.candidates.entries}, each,
-                                 args.output.out, index * args.search.k, [&] {
-                                   __syncwarp();
-                                   if (threadIdx.x % kWarp == 0) fetch_next();
-                                 });
-          }
-          threshold.hit(count, args.candidates.aim);
-          continue;
-        }
-      }
-    }
-    typename share_type::bits chosen = 0;
-    int place = 0;
-    const auto choose_by_search = [&] {
-      bool settled = false;
-      row_marks<typename share_type::bits> marks;
-      const bool learns = learns_from(static_cast<int>(turn));
-      if constexpr (!kPlain)
-        if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns, settled);
-      if (!settled) marks = search_row<kPlain>(group, args.search, row, share, shape, learns, settled);
-      if (!settled) {
-        marks = share.marks_of(find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations));
-        group.sync();
-      }
-      chosen = share.ascending(marks.sure);
-      if (marks.chosen) {
-        place = group.before(count_marks(chosen));
-      } else {
-        chosen = choose(group, chosen, share.ascending(marks.fill), min(args.search.k, row.count), place);
-      }
-    };
-    bool found = false;
-    if constexpr (Kind == row_kind::levelled) {
-      if (shape.steady && trials.tries()) {
-        found = choose_by_level(group, args.search, share, shape, chosen, place);
-        trials.end(found);
-      }
-    }
-    if (!found) choose_by_search();
-    write_row<false, kSorts ? kMostSorted : 0>(group, args.output, row, share, chosen, place, index, span.begin, staged,
-                                               [] { return false; });
-    if constexpr (kLists) {
-      threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
-      each = threshold.each;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) fetch_next();
-  }
-}
-
-template <class Stored, int Values, int Threads, int Blocks, row_kind Kind>
-void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  launch_block_shape<Values, kMostSorted>(block_rows_kernel<Stored, Values, Threads, Blocks, Kind>, stream, args,
-                                          multiprocessors);
-}
 
 // Values a thread, the most threads, blocks a multiprocessor: as many values as registers take, so that few warps must
 // meet, and no more warps than the row needs.
-template <class Stored, row_kind Kind>
+template <class Stored, block_rows_kind Kind>
 void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) {
-  constexpr bool kListed = Kind == row_kind::listed;
+  constexpr bool kListed = Kind == block_rows_kind::listed;
   const std::int64_t columns = args.stage.columns_held();
-  if constexpr (Kind == row_kind::any)
-    if (columns <= 2048) return launch_shape_of<Stored, 32, 64, 12, Kind>(stream, args, multiprocessors);
+  if constexpr (Kind == block_rows_kind::any)
+    if (columns <= 2048) return launch_block_rows_of<Stored, 32, 64, 12, Kind>(stream, args, multiprocessors);
   if constexpr (kListed)
-    if (columns <= 3072) return launch_shape_of<Stored, 48, 64, 12, Kind>(stream, args, multiprocessors);
-  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 10, Kind>(stream, args, multiprocessors);
+    if (columns <= 3072) return launch_block_rows_of<Stored, 48, 64, 12, Kind>(stream, args, multiprocessors);
+  if (columns <= 4096) return launch_block_rows_of<Stored, 64, 64, 10, Kind>(stream, args, multiprocessors);
   if constexpr (kListed)
-    if (columns <= 4608) return launch_shape_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
-  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 5, Kind>(stream, args, multiprocessors);
-  if (columns <= 24576) return launch_shape_of<Stored, 64, 384, 2, Kind>(stream, args, multiprocessors);
-  launch_shape_of<Stored, 64, 512, 1, Kind>(stream, args, multiprocessors);
+    if (columns <= 4608) return launch_block_rows_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
+  if (columns <= 8192) return launch_block_rows_of<Stored, 64, 128, 5, Kind>(stream, args, multiprocessors);
+  if (columns <= 24576) return launch_block_rows_of<Stored, 64, 384, 2, Kind>(stream, args, multiprocessors);
+  launch_block_rows_of<Stored, 64, 512, 1, Kind>(stream, args, multiprocessors);
 }
 
 /// The same for rows whose borders are looked for among levels.
 template <class Stored>
 void launch_levelled(cudaStream_t stream, block_args& args, int multiprocessors) {
-  constexpr row_kind kKind = row_kind::levelled;
+  constexpr block_rows_kind kKind = block_rows_kind::levelled;
   const std::int64_t columns = args.stage.columns_held();
-  if (columns <= 4096) return launch_shape_of<Stored, 64, 64, 12, kKind>(stream, args, multiprocessors);
-  if (columns <= 4608) return launch_shape_of<Stored, 48, 128, 6, kKind>(stream, args, multiprocessors);
-  if (columns <= 8192) return launch_shape_of<Stored, 64, 128, 6, kKind>(stream, args, multiprocessors);
-  if (columns <= 16384) return launch_shape_of<Stored, 64, 256, 3, kKind>(stream, args, multiprocessors);
-  launch_shape_of<Stored, 128, 256, 2, kKind>(stream, args, multiprocessors);
+  if (columns <= 4096) return launch_block_rows_of<Stored, 64, 64, 12, kKind>(stream, args, multiprocessors);
+  if (columns <= 4608) return launch_block_rows_of<Stored, 48, 128, 6, kKind>(stream, args, multiprocessors);
+  if (columns <= 8192) return launch_block_rows_of<Stored, 64, 128, 6, kKind>(stream, args, multiprocessors);
+  if (columns <= 16384) return launch_block_rows_of<Stored, 64, 256, 3, kKind>(stream, args, multiprocessors);
+  launch_block_rows_of<Stored, 128, 256, 2, kKind>(stream, args, multiprocessors);
 }
 
 template <class Stored>
@@ -199,10 +45,10 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
     if constexpr (sizeof(Stored) == 2)
       if (!sorts && args.search.k > kMostListedOf16Bits) return launch_levelled<Stored>(stream, args, multiprocessors);
     args.candidates = candidate_plan_of(args.request, kListedShareOfBlock);
-    if (sorts) return launch_columns<Stored, row_kind::sorted>(stream, args, multiprocessors);
-    return launch_columns<Stored, row_kind::listed>(stream, args, multiprocessors);
+    if (sorts) return launch_columns<Stored, block_rows_kind::sorted>(stream, args, multiprocessors);
+    return launch_columns<Stored, block_rows_kind::listed>(stream, args, multiprocessors);
   }
-  launch_columns<Stored, row_kind::any>(stream, args, multiprocessors);
+  launch_columns<Stored, block_rows_kind::any>(stream, args, multiprocessors);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Row-wise top k of rows of up to 32,768 columns: a block a row. See block_rows.cu.
+// Row-wise top k of rows of up to 32,768 columns: a block a row. See block_rows_kernel.cuh.
 #pragma once
 
 #include <cuda_runtime_api.h>
