@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/plan.hpp"
 #include "cuda/top_k/row_search.cuh"
 
 namespace shortlist::cuda {
@@ -210,7 +211,8 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   shape.at = __fmaf_rn(kLearning, window.number(border.level) - shape.at, shape.at);
   const bits above = share.ascending(border.above);
   const bits at = share.ascending(border.at);
-  constexpr int kShift = 16;  // of the count above the border, which is less than the columns of any row
+  constexpr int kShift = 16;  // two counts in a word, of no more columns than a row has
+  static_assert(core::kBlockRowsMaxCols <= 1 << (kShift - 1));
   const int before = group.before(count_marks(above) << kShift | count_marks(at));
   const int at_before = before & ((1 << kShift) - 1);
   chosen = above | keep_first(at, border.missing - at_before);
