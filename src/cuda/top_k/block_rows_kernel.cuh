@@ -138,12 +138,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       }
     };
     bool found = false;
-    if constexpr (Kind == block_rows_kind::levelled) {
-      if (shape.steady && trials.tries()) {
-        found = choose_by_level(group, args.search, share, shape, chosen, place);
-        trials.end(found);
-      }
-    }
+    if constexpr (Kind == block_rows_kind::levelled)
+      found = trials.choose(group, args.search, share, shape, chosen, place);
     if (!found) choose_by_search();
     write_row<false, kSorts ? kMostSortedByWarp : 0>(group, args.output, row, share, chosen, place, index, span.begin,
                                                      staged, [] { return false; });

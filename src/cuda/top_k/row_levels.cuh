@@ -151,32 +151,10 @@ __device__ __forceinline__ level_border<Marks> find_level(Group& group, const le
     if (!is_set) border.missing -= reach;
     border.level |= mask & 1u << b;
   }
-#pragma unroll
-  for (int w = 0; w < kWords; w++) {
-    border.above |= static_cast<Marks>(above[w]) << (32 * w);
-    border.at |= static_cast<Marks>(at[w]) << (32 * w);
-  }
+  border.above = joined_words<Marks>(above);
+  border.at = joined_words<Marks>(at);
   return border;
 }
-
-/// When a warp looks for borders among levels: where they lie too far apart for a window, not each time.
-class level_trials {
- public:
-  __device__ __forceinline__ bool tries() {
-    if (left_ == 0) return true;
-    left_--;
-    return false;
-  }
-  __device__ __forceinline__ void end(bool found) {
-    waits_ = found ? 0 : min(2 * waits_ + 1, kMostWaits);
-    left_ = waits_;
-  }
-
- private:
-  static constexpr int kMostWaits = 15;
-  int waits_ = 0;  // turns of the warp
-  int left_ = 0;
-};
 
 /// Kernels that look for borders among levels. Of fp32, a level would hold values that differ.
 template <class Stored, bool Plain>
@@ -219,5 +197,31 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   place = (before >> kShift) + min(at_before, border.missing);
   return true;
 }
+
+/// When a group looks for borders among levels: where they lie too far apart for a window, not each time.
+class level_trials {
+ public:
+  /// choose_by_level, if the rows are like those before and it is tried.
+  template <class Share, class Group>
+  __device__ __forceinline__ bool choose(Group& group, const search_plan& plan, const Share& share, row_shape& shape,
+                                         typename Share::bits& chosen, int& place) {
+    if (!shape.steady || !tries()) return false;
+    const bool found = choose_by_level(group, plan, share, shape, chosen, place);
+    waits_ = found ? 0 : min(2 * waits_ + 1, kMostWaits);
+    left_ = waits_;
+    return found;
+  }
+
+ private:
+  __device__ __forceinline__ bool tries() {
+    if (left_ == 0) return true;
+    left_--;
+    return false;
+  }
+
+  static constexpr int kMostWaits = 15;
+  int waits_ = 0;  // the group's turns
+  int left_ = 0;
+};
 
 }  // namespace shortlist::cuda

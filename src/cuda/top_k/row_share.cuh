@@ -68,6 +68,14 @@ __device__ __forceinline__ int count_marks(std::uint64_t marks) { return __popcl
 __device__ __forceinline__ int count_marks(wide_bits marks) {
   return __popcll(static_cast<std::uint64_t>(marks)) + __popcll(static_cast<std::uint64_t>(marks >> 64));
 }
+/// Bit v of word w stands for column 32 w + v.
+template <class Bits, int Words>
+__device__ __forceinline__ Bits joined_words(const std::uint32_t (&words)[Words]) {
+  Bits marks = words[0];
+#pragma unroll
+  for (int w = 1; w < Words; w++) marks |= static_cast<Bits>(words[w]) << (32 * w);
+  return marks;
+}
 /// The number of the first mark. @pre there is one
 __device__ __forceinline__ int first_mark(std::uint32_t marks) { return __ffs(static_cast<int>(marks)) - 1; }
 __device__ __forceinline__ int first_mark(std::uint64_t marks) { return __ffsll(static_cast<long long>(marks)) - 1; }
@@ -503,7 +511,7 @@ class row_share {
   /// before, which may change them.
   template <class F>
   __device__ __forceinline__ bits marks_of_signs(float factor, float addend, F f) const {
-    std::uint32_t words[2] = {0, 0};
+    std::uint32_t words[(Values + 31) / 32] = {};
 #pragma unroll
     for (int i = kUnits - 1; i >= 0; i--) {
       float values[kUnit];
@@ -515,9 +523,7 @@ class row_share {
         word = __funnelshift_l(__float_as_uint(__fmaf_rn(values[c], factor, addend)), word, 1);
       }
     }
-    bits marks = words[0];
-    if constexpr (Values > 32) marks |= static_cast<bits>(words[1]) << 32;
-    return marks;
+    return joined_words<bits>(words);
   }
   /// Calls f(v of the first, values) for each unit.
   template <class F>

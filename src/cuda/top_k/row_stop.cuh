@@ -110,6 +110,7 @@ template <class Share, bool Held>
 class stop_values {
  public:
   static constexpr int kValues = Share::kValues;
+  static_assert(kValues <= 64);
   using bits = typename Share::bits;
 
   __device__ __forceinline__ explicit stop_values(const Share& share) : share_(share), there_(share.present()) {

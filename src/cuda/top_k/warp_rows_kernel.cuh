@@ -249,12 +249,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     typename share_type::bits chosen = 0;
     int place = 0;
     bool found = false;
-    if constexpr (kHasLevels<Stored, kPlain>) {
-      if (shape.steady && trials.tries()) {
-        found = choose_by_level(group, args.search, share, shape, chosen, place);
-        trials.end(found);
-      }
-    }
+    if constexpr (kHasLevels<Stored, kPlain>) found = trials.choose(group, args.search, share, shape, chosen, place);
     if (!found) choose_by_search(chosen, place);
     write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
       if constexpr (kGroups > 1 && kSimple) {
