@@ -96,6 +96,21 @@ sample_job top_p_alone(const matrix_shape& m) {
   return job;
 }
 
+/// Of which top_p keeps tens of thousands of tokens; of which nothing is filtered; of which min_p alone filters.
+std::vector<sample_job> flat_samples(const matrix_shape& m) {
+  std::vector<sample_job> jobs;
+  for (const float temperature : {1.5f, 3.0f}) {
+    jobs.push_back(top_p_alone(m));
+    jobs.back().temperature = temperature;
+  }
+  for (const float min_p : {0.0f, 0.05f}) {
+    jobs.push_back(sample_of(m));
+    jobs.back().temperature = 1;
+    jobs.back().min_p = min_p;
+  }
+  return jobs;
+}
+
 sample_job greedy(const matrix_shape& m) {
   sample_job job = sample_of(m);
   job.temperature = 0;
@@ -147,9 +162,11 @@ std::vector<sample_job> gpu_samples() {
       add(samples_with_more({rows, kVocab, type}));
       add(samples_by_arrays({rows, kVocab, type}));
     }
+    for (const std::int64_t rows : {1, 64, 256}) add(flat_samples({rows, kVocab, type}));
     for (const std::int64_t rows : {1, 64, 4096}) add({top_k_and_top_p({rows, 32'000, type})});
     add({top_k_and_top_p({64, 151'936, type})});
     add({top_k_and_top_p({1024, 50'000, type}), top_p_alone({1024, 50'000, type})});
+    add(flat_samples({1024, 50'000, type}));
     add({top_k_and_top_p({8, 1'000'000, type}), top_p_alone({8, 1'000'000, type})});
     add(samples_with_more({8, 1'000'000, type}));
   }

@@ -143,8 +143,9 @@ std::string_view to_string(sample_algorithm algorithm);
 
 /// What a sampling step asks of a row.
 enum class sample_work : std::uint8_t {
-  filtered,  ///< a token alone, and filters that leave few
-  whole,     ///< log-probabilities, or no filter that leaves few
+  filtered,  ///< what stream_rows serves: a token alone and filters that leave few, or rows that are weighed on the
+             ///< chip
+  whole,     ///< all else: the best tokens' log-probabilities, say
 };
 
 inline constexpr std::int64_t kChipRowsMaxVocab = 262'144;  // fp32 logits that a cluster of eight blocks holds

@@ -307,9 +307,10 @@ class cuda_backend final : public core::backend {
   }
 
  private:
-  static core::sample_algorithm sample_algorithm_of(const core::sample_request& request) {
+  core::sample_algorithm sample_algorithm_of(const core::sample_request& request) const {
     const sample_shape shape{.rows = request.logits.rows, .vocab = request.logits.cols, .type = request.logits.type};
-    return core::choose_sample_algorithm(device_kind::cuda, shape, sample_work_of(request));
+    return core::choose_sample_algorithm(device_kind::cuda, shape,
+                                         sample_work_of(request, properties_.multiProcessorCount));
   }
 
   void sample_plain(cudaStream_t stream, const core::sample_request& request) const {

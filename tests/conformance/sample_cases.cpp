@@ -289,6 +289,42 @@ std::vector<sample_case> border_sample_cases() {
   return cases;
 }
 
+std::vector<sample_case> flat_sample_cases() {
+  // Of as many bytes that GPUs have a row on eight multiprocessors, on two, and on one.
+  struct rows_of {
+    std::int64_t rows;
+    std::int64_t wide_vocab;    // of fp32
+    std::int64_t narrow_vocab;  // of 16 bits
+  };
+  constexpr rows_of kShapes[] = {{2, 130'001, 250'003}, {40, 40'007, 70'000}, {140, 20'001, 50'257}};
+  constexpr float kWarm[] = {1.5f, 3.0f, 0.8f, 100.0f, 1.0f};
+  constexpr float kKept[] = {0.95f, 1.0f, 0.5f, 0.999f};
+  constexpr float kLeasts[] = {0.0f, 0.0f, 0.01f, 0.0f, 0.0f, 0.3f, 1e-4f};
+  constexpr std::string_view kOutputs[] = {"i32+kept", "i32+all", "i64+logprobs"};
+  std::vector<sample_case> cases;
+  const auto turn = [&](const auto& values) { return values[cases.size() % std::size(values)]; };
+  for (const rows_of& shape : kShapes) {
+    for (const std::string_view distribution : logit_distributions()) {
+      for (int i = 0; i < 5; ++i) {
+        const value_type type = turn(kLogitTypes);
+        cases.push_back({.type = type,
+                         .rows = shape.rows,
+                         .vocab = type == value_type::f32 ? shape.wide_vocab : shape.narrow_vocab,
+                         .row_gap = turn(kLogitGaps),
+                         .distribution = distribution,
+                         .temperature = turn(kWarm),
+                         .top_p = turn(kKept),
+                         .min_p = turn(kLeasts),
+                         .min_p_order = kMinPOrders[cases.size() / 4 % std::size(kMinPOrders)],
+                         .parameters = cases.size() % 4 == 0 ? "all_rows" : "seed_rows",
+                         .answer = turn(kOutputs)});
+        cases.back().seed = cases.size();
+      }
+    }
+  }
+  return cases;
+}
+
 std::vector<sample_case> large_sample_cases() {
   std::vector<sample_case> cases;
   for (const std::string_view distribution : logit_distributions()) {

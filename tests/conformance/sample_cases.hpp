@@ -173,4 +173,7 @@ std::vector<sample_case> border_sample_cases();
 /// Batches as they are served, and the largest vocabulary: for the full run.
 std::vector<sample_case> large_sample_cases();
 
+/// Rows of which much is kept, and those whose weights are hard to guess from a few of their tokens.
+std::vector<sample_case> flat_sample_cases();
+
 }  // namespace shortlist::conformance

@@ -90,6 +90,15 @@ TEST_P(SampleOnDevice, EqualsTheReferenceOnChangedRows) {
   run_cases(cases, where_);
 }
 
+TEST_P(SampleOnDevice, EqualsTheReferenceOnFlatRows) {
+  const std::vector<sample_case> all = flat_sample_cases();
+  constexpr std::size_t kReducedStep = 17;  // shares no factor with the tables' sizes
+  const std::size_t step = run_settings().full ? 1 : kReducedStep * kSampleStep;
+  std::vector<sample_case> cases;
+  for (std::size_t i = 0; i < all.size(); i += step) cases.push_back(all[i]);
+  run_cases(cases, where_);
+}
+
 // The choice of cases is part of the promise: nothing that the tables name may be missing.
 TEST(SampleCases, HaveEveryPairThatTheLimitsAllow) {
   const std::vector<sample_case> cases = covering_sample_cases(kReducedElements, run_settings().seed);

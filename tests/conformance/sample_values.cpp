@@ -26,6 +26,17 @@ void fill_peaked(row_numbers& row, random_numbers& random) {
   fill_normal_times<2>(row, random);
   for (int i = 0; i < 8; ++i) any_of(row, random) = 12.0 + 2.0 * random.normal();
 }
+/// Vocabularies have their frequent tokens first.
+void fill_falling(row_numbers& row, random_numbers& random) {
+  for (std::size_t i = 0; i < row.values.size(); ++i)
+    row.values[i] = 2.0 * random.normal() - 1.5 * std::log(1.0 + static_cast<double>(i) / 50.0);
+}
+/// Of runs of 128 tokens one in three is far above the others: what is seen of a row now and then tells little of it.
+void fill_runs(row_numbers& row, random_numbers& random) {
+  const std::int64_t high = random.below(3);
+  for (std::size_t i = 0; i < row.values.size(); ++i)
+    row.values[i] = random.normal() + (static_cast<std::int64_t>(i) / 128 % 3 == high ? 4.0 : 0.0);
+}
 /// Steps of a half: many equal weights at every height.
 void fill_coarse(row_numbers& row, random_numbers& random) {
   for (double& value : row.values) value = 0.5 * static_cast<double>(random.below(40));
@@ -57,6 +68,8 @@ constexpr named_fill kFills[] = {
     {"normal_3", fill_normal_times<3>},
     {"normal_10", fill_normal_times<10>},
     {"peaked", fill_peaked},
+    {"falling", fill_falling},
+    {"runs", fill_runs},
     {"coarse", fill_coarse},
     {"one_finite", fill_one_finite},
     {"minus_inf", fill_minus_inf},

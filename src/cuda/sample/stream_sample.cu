@@ -175,7 +175,7 @@ bool counts_alone(const core::sample_request& request) {
   return common_top_k(request) > 0 || (!temperature.rows && temperature.common == 0);
 }
 
-core::sample_work sample_work_of(const core::sample_request& request) {
+core::sample_work sample_work_of(const core::sample_request& request, int multiprocessors) {
   const sample_params& params = request.params;
   const sample_output& out = request.out;
   const bool weighs_all = out.logprobs || out.top_n > 0;
@@ -184,8 +184,13 @@ core::sample_work sample_work_of(const core::sample_request& request) {
   const bool filtered = counts_alone(request) || params.temperature.rows || params.top_k.rows || params.top_p.rows ||
                         params.top_p.common < 1;
   const bool fits = request.logits.rows <= kMostGrid / kMostBlocks;
-  const bool serves = fits && !weighs_all && short_lists && filtered;
-  return serves ? core::sample_work::filtered : core::sample_work::whole;
+  const bool streams = !weighs_all && short_lists && filtered;
+  // Rows that are weighed know the weight of all, too, and have no need of lists where nothing but min_p filters.
+  const bool min_p_first = params.min_p_order == min_p_order::first && (params.min_p.rows || params.min_p.common > 0);
+  const bool top_p = params.top_p.rows || params.top_p.common < 1;
+  const bool weighs = out.top_n == 0 && !counts_alone(request) && !(min_p_first && top_p) &&
+                      weight_sample_serves(request, row_kinds::all, multiprocessors);
+  return fits && (streams || weighs) ? core::sample_work::filtered : core::sample_work::whole;
 }
 
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,

@@ -10,7 +10,7 @@
 namespace shortlist::cuda {
 
 /// What a request asks of its rows, for the plan; what changes the rows is not looked at.
-core::sample_work sample_work_of(const core::sample_request& request);
+core::sample_work sample_work_of(const core::sample_request& request, int multiprocessors);
 
 /// Whether no row asks for a draw by weight alone.
 bool counts_alone(const core::sample_request& request);

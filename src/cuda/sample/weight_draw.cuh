@@ -11,19 +11,23 @@ namespace shortlist::cuda::sampling::weighing {
 
 /// What bins the listed exponents belong to.
 struct listed_bins {
+  float first;  // exponent
   float per_unit;
 
-  __device__ __forceinline__ explicit listed_bins(float least)
-      : per_unit(core::divide_once(static_cast<float>(kBorderBins), least)) {}
+  __device__ __forceinline__ explicit listed_bins(const guessed_border& border)
+      : first(border.flat() ? border.ceiling : 0.0f),
+        per_unit(core::divide_once(static_cast<float>(kBorderBins), first - border.floor)) {}
   __device__ __forceinline__ std::uint32_t of(float exponent) const {
-    return min(static_cast<std::uint32_t>(core::multiply_once(exponent, per_unit)), std::uint32_t{kBorderBins - 1});
+    const float bin = core::multiply_once(core::add_once(first, -exponent), per_unit);
+    return min(__float2uint_rd(bin), std::uint32_t{kBorderBins - 1});  // 0 of what is below it
   }
 };
 
-/// Adds the lists' weights up in bins, which join the listed tokens, and tells all blocks these, the weight of all, and
-/// whether a list was too short. All threads of the cluster come.
-__device__ __forceinline__ void share_weights(std::uint64_t sum, const row_filter& filter, const listed_bins& bins,
-                                              const token_list& list, const weight_place& place) {
+/// Adds the lists' weights up in bins, which join the listed tokens, and tells all blocks these, the weight of all and
+/// of what is above the ceiling, and whether a list was too short. All threads of the cluster come.
+__device__ __forceinline__ void share_weights(const weighed_sums& sums, bool flat, const row_filter& filter,
+                                              const listed_bins& bins, const token_list& list,
+                                              const weight_place& place) {
   weight_state& state = place.state;
   weight_scratch& scratch = place.scratch;
   list.for_each([&](listed_token& listed) {
@@ -32,8 +36,12 @@ __device__ __forceinline__ void share_weights(std::uint64_t sum, const row_filte
     listed.token |= bin << kTokenBits;
     scratch.bins.add(bin, weight_of(exponent));
   });
-  sum = sum_of_warp(sum);
-  if (threadIdx.x % kWarp == 0) scratch.total.add(sum);
+  const std::uint64_t all = sum_of_warp(sums.all);
+  if (threadIdx.x % kWarp == 0) scratch.total.add(all);
+  if (flat) {
+    const std::uint64_t above = sum_of_warp(sums.above);
+    if (threadIdx.x % kWarp == 0) scratch.above.add(above);
+  }
   const bool crowded = __syncthreads_or(list.crowded()) != 0;
   if (threadIdx.x < kBorderBins) {
     const std::uint64_t mine = scratch.bins.value(threadIdx.x);
@@ -44,10 +52,14 @@ __device__ __forceinline__ void share_weights(std::uint64_t sum, const row_filte
   } else if (threadIdx.x < kBorderBins + place.blocks) {
     const std::uint32_t block = threadIdx.x - kBorderBins;
     const std::uint64_t total = scratch.total.value() + (crowded ? kCrowded : 0);
-    if (block == place.rank)
+    const std::uint64_t above = scratch.above.value();
+    if (block == place.rank) {
       scratch.block_total[block] = total;
-    else
+      scratch.block_above[block] = above;
+    } else {
       send_to_block(scratch.block_total + place.rank, block, total, &state.weighed);
+      send_to_block(scratch.block_above + place.rank, block, above, &state.weighed);
+    }
   }
   __syncthreads();
   barrier_wait(&state.weighed, 0);
@@ -56,50 +68,67 @@ __device__ __forceinline__ void share_weights(std::uint64_t sum, const row_filte
 /// The bin in which the weights reach top_p's share.
 struct listed_border {
   std::uint32_t bin;
-  std::uint64_t before;  // the weight of the bins before it
+  std::uint64_t before;  // the weight of what is better
   std::uint64_t target;
+  std::uint64_t all;  // weight
 };
 
-/// Finds the border's bin; every block for itself. @returns whether the lists have it; the same for all blocks.
-__device__ __forceinline__ bool find_border(bool only_best, const weight_place& place, listed_border& border) {
+/// Finds the border's bin; every block for itself. @returns whether the lists have it, or need not; else what was wrong
+/// has been learned; the same for all blocks.
+template <class Stored>
+__device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bool only_best, const weight_place& place,
+                                            listed_border& border, learned_border& learned) {
+  const guessed_border& guessed = listed_by.border;
   weight_scratch& scratch = place.scratch;
   std::uint64_t weight = 0;
   std::uint64_t all = 0;
+  std::uint64_t above = 0;
   bool crowded = false;
   for (std::uint32_t b = 0; b < place.blocks; b++) {
     if (threadIdx.x < kBorderBins) weight += place.bins_of(b)[threadIdx.x];
     const std::uint64_t of_block = scratch.block_total[b];
     crowded = crowded || (of_block & kCrowded) != 0;
     all += of_block & ~kCrowded;
+    above += scratch.block_above[b];
   }
-  if (crowded) return false;
+  const auto learn = [&](std::uint64_t reaching, float exponent) {
+    learned = {true, crowded, exponent, __ull2float_rn(reaching) / __ull2float_rn(all)};
+    return false;
+  };
+  const bool knows_above = guessed.flat() && above > 0;
+  if (crowded) return learn(above, knows_above ? listed_by.least_above() : 0.0f);
   // Of a share of nothing, the first token is kept.
-  const std::uint64_t share = only_best ? 0 : core::share_of(all, place.state.params.top_p);
+  const core::row_params& params = place.state.params;
+  const std::uint64_t share = only_best ? 0 : params.top_p_off ? all : core::share_of(all, params.top_p);
   const std::uint64_t target = max(share, std::uint64_t{1});
+  border = {0, above, target, all};
+  if (guessed.by_least()) return above <= target || learn(above, listed_by.least_above());
   std::uint64_t listed = 0;
-  const std::uint64_t before = sum_before_in(weight, scratch.warp_sums, listed);
-  if (listed < target) return false;
+  const std::uint64_t before = above + sum_before_in(weight, scratch.warp_sums, listed);
+  if (above >= target) return learn(above, listed_by.least_above());
+  if (above + listed < target) return learn(above + listed, listed_by.least_listed());
   if (before < target && before + weight >= target) {
     scratch.told_bin = threadIdx.x;
     scratch.told = before;
   }
   __syncthreads();
-  border = {scratch.told_bin, scratch.told, target};
+  border = {scratch.told_bin, scratch.told, target, all};
   return true;
 }
 
 /// Adds up what this block keeps before the border, by ranges of its columns, and tells all blocks how much that is,
-/// and the border's tokens. @returns whether there is room for them; the same for all blocks. All threads of the
-/// cluster come.
-__device__ __forceinline__ bool share_border(const row_filter& filter, const token_list& list,
+/// and the border's tokens. @param sums of a flat row, whose ranges are those of warps. @returns whether there is room
+/// for them; the same for all blocks. All threads of the cluster come.
+template <bool Flat>
+__device__ __forceinline__ bool share_border(const weighed_sums& sums, const row_filter& filter, const token_list& list,
                                              const listed_border& border, const column_ranges& ranges,
                                              const weight_place& place) {
   weight_state& state = place.state;
   weight_scratch& scratch = place.scratch;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const float least_kept = minimum_exponent(state.params);
-  std::uint64_t weight = 0;
-  std::uint32_t kept = 0;
+  std::uint64_t weight = Flat ? sums.above : 0;
+  std::uint32_t kept = Flat ? sums.count_above : 0;
   list.for_each([&](const listed_token& listed) {
     const std::uint32_t bin = listed.token >> kTokenBits;
     const std::uint32_t token = listed.token & kTokenMask;
@@ -108,7 +137,7 @@ __device__ __forceinline__ bool share_border(const row_filter& filter, const tok
     const std::uint64_t of_token = keeps ? weight_of(exponent) : 0;
     kept += keeps ? 1 : 0;
     weight += of_token;
-    scratch.ranges.add(ranges.of(token), of_token);
+    if (!Flat) scratch.ranges.add(ranges.of(token), of_token);
     if (bin != border.bin) return;
     const std::uint32_t at = atomicAdd(&scratch.bordering, 1u);
     if (at >= place.share()) return;
@@ -122,6 +151,7 @@ __device__ __forceinline__ bool share_border(const row_filter& filter, const tok
   kept = __reduce_add_sync(kFullWarp, kept);
   if (lane == 0) {
     scratch.kept.add(weight);
+    if (Flat) scratch.ranges.add(threadIdx.x / kWarp, weight);
     if (kept != 0) atomicAdd(&scratch.kept_count, kept);
   }
   __syncthreads();
@@ -278,30 +308,74 @@ __device__ __forceinline__ void draw_token(const core::sample_request& request, 
     for (std::uint32_t other = 0; other < n; other++)
       if (found[other].token < mine.token) sum += found[other].weight;
     if (sum <= remainder && remainder < sum + mine.weight)
-      write_draw(request.out, index, mine.token, mine.exponent, 0, kept);
+      write_draw(request.out, index, mine.token, mine.exponent, border.all, kept);
   }
 }
 
-/// Filters by top_p and draws. @param least of the lane's logits in vectors. @returns false if a guess was wrong or a
-/// list too short; the same for all blocks. All threads of the cluster come.
+/// The same of a flat row: the warp whose stretch it lies in, which is read again, then the token.
+template <class Stored>
+__device__ __forceinline__ void draw_token_again(const core::sample_request& request, std::int64_t index,
+                                                 const row_stretches<Stored>& all, const row_filter& filter,
+                                                 const listed_border& border, std::uint64_t remainder,
+                                                 std::uint32_t kept, const weight_place& place) {
+  weight_scratch& scratch = place.scratch;
+  const row_filter keeps{filter.largest, filter.steepness, scratch.cut, minimum_exponent(place.state.params)};
+  std::uint32_t warp = 0;
+  for (; warp + 1 < kRowWarps && scratch.ranges.value(warp) <= remainder; warp++)
+    remainder -= scratch.ranges.value(warp);
+  const auto* values = static_cast<const Stored*>(request.logits.data) + index * request.logits.row_stride;
+  const column_span those = all.columns_of(place.rank * kRowWarps + warp, request.logits.cols);
+  const std::uint32_t each = (those.end - those.begin + kRowThreads - 1) / kRowThreads;
+  const std::uint32_t begin = min(those.begin + threadIdx.x * each, those.end);
+  const std::uint32_t end = min(begin + each, those.end);
+  std::uint64_t weight = 0;
+#pragma unroll 4
+  for (std::uint32_t token = begin; token < end; token++) {
+    const float x = core::widen(values[token]);
+    weight += keeps.passes(x, token) ? weight_of(keeps.exponent(x)) : 0;
+  }
+  std::uint64_t total = 0;
+  std::uint64_t sum = sum_before_in(weight, scratch.warp_sums, total);
+  if (sum > remainder || remainder >= sum + weight) return;
+  for (std::uint32_t token = begin; token < end; token++) {
+    const float x = core::widen(values[token]);
+    const float exponent = keeps.exponent(x);
+    sum += keeps.passes(x, token) ? weight_of(exponent) : 0;
+    if (sum <= remainder) continue;
+    write_draw(request.out, index, token, exponent, border.all, kept);
+    return;
+  }
+}
+
+/// Filters by top_p and min_p, and draws. @param least of the lane's logits in vectors. @param learned before; if a
+/// guess was wrong, or a list too short, what can be learned from that. @returns whether it has drawn; the same for all
+/// blocks. All threads of the cluster come.
 template <class Stored>
 __device__ __forceinline__ bool draw_by_weight(const core::sample_request& request, std::int64_t index,
                                                const row_stretches<Stored>& all, const row_stretch<Stored>& stretch,
-                                               float least, const row_filter& filter, const weight_place& place) {
+                                               float least, const row_filter& filter, const weight_place& place,
+                                               learned_border& learned) {
   const core::row_params& params = place.state.params;
   const bool only_best = wanted_by_count(params) == 1;
-  const float floor = guess_floor(filter, only_best, place);
-  if (!(floor < 0.0f)) return false;
-  const listed_bins bins(floor);
   token_list list(stretch.slots, stretch.slot_count);
-  const std::uint64_t sum = weigh_and_list(stretch, whole_row_filter{filter}, floor, least, list);
-  share_weights(sum, filter, bins, list, place);
+  const std::uint32_t room = place.blocks * kRowWarps * list.room();
+  guessed_border guessed = guessed_border::of_least(minimum_exponent(params));
+  const bool guesses = only_best || !params.top_p_off;
+  const bool knows = !guesses || guess_border(filter, only_best, room, learned, place, guessed);
+  learned = {};
+  if (!knows) return false;
+  const bool flat = guessed.flat();
+  const whole_row_filter whole{filter};
+  const listing<Stored> listed(whole, guessed, !params.min_p_off);
+  const weighed_sums sums = weigh_and_list(stretch, whole, listed, least, list);
+  share_weights(sums, flat, filter, listed_bins(guessed), list, place);
 
   listed_border border{};
-  if (!find_border(only_best, place, border)) return false;
-  const column_ranges ranges{all.first_of(place.rank),
-                             range_shift(kRowThreads * all.rounds * all.kPerVector + 2 * all.kPerVector)};
-  if (!share_border(filter, list, border, ranges, place)) return false;
+  if (!find_border(listed, only_best, place, border, learned)) return false;
+  const column_ranges ranges = ranges_of(all, place.rank, flat);
+  if (!(flat ? share_border<true>(sums, filter, list, border, ranges, place)
+             : share_border<false>(sums, filter, list, border, ranges, place)))
+    return false;
   std::uint32_t kept = settle_border(all, filter, border, ranges, place);
   const weight_scratch& scratch = place.scratch;
   std::uint64_t weight = 0;
@@ -313,7 +387,11 @@ __device__ __forceinline__ bool draw_by_weight(const core::sample_request& reque
   std::uint32_t drawn = 0;
   for (; drawn + 1 < place.blocks && scratch.block_kept[drawn] <= remainder; drawn++)
     remainder -= scratch.block_kept[drawn];
-  if (drawn == place.rank) draw_token(request, index, filter, list, border, ranges, remainder, kept, place);
+  if (drawn != place.rank) return true;
+  if (flat)
+    draw_token_again(request, index, all, filter, border, remainder, kept, place);
+  else
+    draw_token(request, index, filter, list, border, ranges, remainder, kept, place);
   return true;
 }
 

@@ -50,6 +50,7 @@ class token_list {
     __syncwarp();
   }
   __device__ __forceinline__ bool crowded() const { return crowded_ != 0; }
+  __device__ __forceinline__ std::uint32_t room() const { return room_; }
   /// Calls look(token) for the lane's share of the joined ones.
   template <class Look>
   __device__ __forceinline__ void for_each(Look look) const {
@@ -121,55 +122,108 @@ struct batch_marks {
   }
 };
 
-/// A floor of exponents as a least logit, by its upper half. What reaches it may be listed in the floor's place: what
-/// is not listed then is worse than all that is, too.
+/// An exponent as the least logit that reaches it, by its upper half. Rounded, it is a little less.
 template <class Stored>
-struct logit_floor {
-  std::uint32_t least = 0;  // as `batch_marks` has it
-  bool is_near = false;     // hardly more is listed by it than by the floor
+struct logit_bound {
+  static constexpr float kLeast = element_type_of<Stored>() == element_type::f16 ? -65504.0f : guessed_border::kEvery;
+  std::uint32_t least;  // as `batch_marks` has it
+  float value;          // the same
+  float error;          // so much less, as an exponent
 
-  __device__ __forceinline__ logit_floor(const whole_row_filter& filter, float floor) {
-    constexpr float kNear = 0.125f;  // of an exponent
-    const float x = core::add_once(filter.largest, core::divide_once(floor, filter.steepness));
-    float rounded;
+  __device__ __forceinline__ logit_bound(const whole_row_filter& filter, float bound) {
+    const float x = bound == guessed_border::kEvery
+                        ? kLeast
+                        : core::add_once(filter.largest, core::divide_once(bound, filter.steepness));
     if constexpr (element_type_of<Stored>() == element_type::f16) {
       const __half half = __float2half_rd(x);
       least = __half_as_ushort(half);
-      rounded = __half2float(half);
+      value = __half2float(half);
     } else {
       // Of a value, all bits below the upper half are 0, or all are 1 where it is negative.
       const std::uint32_t key = core::ascending_key(x) >> 16;
-      rounded = core::from_ascending_key(key << 16);
-      least = core::float_bits(rounded) >> 16;
+      value = core::from_ascending_key(key << 16);
+      least = core::float_bits(value) >> 16;
     }
     least |= least << 16;
-    is_near = filter.exponent(rounded) >= floor - kNear || sizeof(Stored) == 2;
+    error = bound - filter.exponent(value);
+  }
+  /// Whether a logit's upper half, too, reaches it only if the logit does, and it is less than wanted by no more.
+  __device__ __forceinline__ bool is_within(float most_error) const {
+    return sizeof(Stored) == 2 || (error <= most_error && value != 0.0f);  // some upper halves below 0 are -0
   }
 };
 
-/// Weighs all that the warp has, and lists what reaches the floor. @tparam Plain no exponent is below kLeastExponent,
-/// and the floor is near a logit's. @returns the lane's weight.
-template <bool Plain, class Stored>
-__device__ __forceinline__ std::uint64_t weigh_batches(const row_stretch<Stored>& stretch,
-                                                       const whole_row_filter& filter, float floor,
-                                                       const logit_floor<Stored>& least, token_list& list) {
+/// Which tokens are listed, and which are kept without: by their logits, or, where bounds of these would be too far
+/// off, by exponents. All warps of a row go by the same, so that no token that is left out is better than one that is
+/// not.
+template <class Stored>
+struct listing {
+  guessed_border border;
+  logit_bound<Stored> ceiling;
+  logit_bound<Stored> floor;
+  bool by_logit;
+
+  /// @param exact no bound may be less than the border's
+  __device__ __forceinline__ listing(const whole_row_filter& filter, const guessed_border& guessed, bool exact)
+      : border(guessed), ceiling(filter, guessed.flat() ? guessed.ceiling : 0.0f), floor(filter, guessed.floor) {
+    constexpr float kNear = 0.125f;  // of an exponent: hardly more is listed
+    constexpr float kPart = 0.25f;   // of what lies between the bounds
+    by_logit = guessed.everything() ? true
+               : guessed.flat()     ? !exact && ceiling.is_within(kPart * (guessed.ceiling - guessed.floor)) &&
+                                      floor.is_within(kPart * (guessed.ceiling - guessed.floor))
+                                : floor.is_within(kNear);
+  }
+  __device__ __forceinline__ bool is_above(float x, float exponent) const {
+    return border.flat() && (by_logit ? x >= ceiling.value : exponent >= border.ceiling);
+  }
+  /// The exponents that, exactly, what is above the ceiling reaches, and what is listed.
+  __device__ __forceinline__ float least_above() const { return border.ceiling - (by_logit ? ceiling.error : 0.0f); }
+  __device__ __forceinline__ float least_listed() const { return border.floor - (by_logit ? floor.error : 0.0f); }
+  __device__ __forceinline__ bool reaches_floor(float x, float exponent) const {
+    return by_logit ? x >= floor.value : exponent >= border.floor;
+  }
+};
+
+/// What a lane has weighed.
+struct weighed_sums {
+  std::uint64_t all;
+  std::uint64_t above;  // the ceiling
+  std::uint32_t count_above;
+};
+
+/// Weighs all that the warp has, and lists what reaches the floor but not the ceiling. @tparam Plain goes by logits,
+/// and no exponent is below kLeastExponent. @tparam Flat there is a ceiling.
+template <bool Plain, bool Flat, class Stored>
+__device__ __forceinline__ void weigh_batches(const row_stretch<Stored>& stretch, const whole_row_filter& filter,
+                                              const listing<Stored>& listed, token_list& list, weighed_sums& sums) {
   constexpr std::uint32_t kPerVector = row_stretch<Stored>::kPerVector;
   constexpr std::uint32_t kBatch = row_stretch<Stored>::kBatch;
   using marks_of = batch_marks<Stored>;
-  std::uint64_t sum = 0;
+  const bool by_logit = Plain || listed.by_logit;
   const auto vacate = [&](std::uint32_t slot) { list.vacate(slot); };
   stretch.for_each_batch(vacate, [&](const uint4(&raw)[kBatch], std::uint32_t address, std::uint32_t column) {
-    std::uint32_t marks = Plain ? marks_of::reaching(raw, least.least) : 0;
+    std::uint32_t marks = by_logit ? marks_of::reaching(raw, listed.floor.least) : 0;
+    std::uint32_t above = Flat && by_logit ? marks_of::reaching(raw, listed.ceiling.least) : 0;
 #pragma unroll
     for (std::uint32_t v = 0; v < kBatch; v++) {
       float x[kPerVector];
       widen_values<Stored>(raw[v], x);
 #pragma unroll
       for (std::uint32_t e = 0; e < kPerVector; e++) {
+        const std::uint32_t bit = 1u << marks_of::bit_of(v, e);
         const float exponent = filter.exponent(x[e]);
-        sum += Plain ? weight_of_near(exponent) : weight_of(exponent);
-        if (!Plain) marks |= exponent >= floor ? 1u << marks_of::bit_of(v, e) : 0u;
+        const std::uint64_t weight = Plain ? weight_of_near(exponent) : weight_of(exponent);
+        sums.all += weight;
+        if (!by_logit) {
+          marks |= exponent >= listed.border.floor ? bit : 0u;
+          if (Flat) above |= exponent >= listed.border.ceiling ? bit : 0u;
+        }
+        if (Flat) sums.above += (above & bit) != 0 ? weight : 0;
       }
+    }
+    if (Flat) {
+      sums.count_above += __popc(above);
+      marks &= ~above;
     }
     if (marks == 0) return;
     const std::uint32_t room = list.room_before(address);
@@ -182,29 +236,40 @@ __device__ __forceinline__ std::uint64_t weigh_batches(const row_stretch<Stored>
     } while (marks != 0);
     list.settle(room);
   });
-  return sum;
 }
 
-/// Weighs all that the warp has, and lists what reaches the floor. @param least logit of the lane's. @returns the
-/// lane's weight. All lanes of the warp come.
+/// Weighs all that the warp has, and lists what may be kept but is not above the ceiling. @param least logit of the
+/// lane's. All lanes of the warp come.
 template <class Stored>
-__device__ __forceinline__ std::uint64_t weigh_and_list(const row_stretch<Stored>& stretch,
-                                                        const whole_row_filter& filter, float floor, float least,
-                                                        token_list& list) {
-  std::uint64_t sum = 0;
+__device__ __forceinline__ weighed_sums weigh_and_list(const row_stretch<Stored>& stretch,
+                                                       const whole_row_filter& filter, const listing<Stored>& listed,
+                                                       float least, token_list& list) {
+  weighed_sums sums{};
   if (stretch.has_edge) {
     const float exponent = filter.exponent(stretch.edge);
-    sum = weight_of(exponent);
+    sums.all = weight_of(exponent);
     const std::uint32_t room = list.room_before(shared_address(&stretch.slots.vector(kSpareSlots)));
-    if (exponent >= floor) list.add(stretch.edge, stretch.edge_column, room);
+    if (listed.is_above(stretch.edge, exponent)) {
+      sums.above = sums.all;
+      sums.count_above = 1;
+    } else if (listed.reaches_floor(stretch.edge, exponent)) {
+      list.add(stretch.edge, stretch.edge_column, room);
+    }
   }
-  const logit_floor<Stored> as_logit(filter, floor);
-  if (__all_sync(kFullWarp, filter.exponent(least) >= core::kLeastExponent && as_logit.is_near))
-    sum += weigh_batches<true>(stretch, filter, floor, as_logit, list);
-  else
-    sum += weigh_batches<false>(stretch, filter, floor, as_logit, list);
+  const bool plain = listed.by_logit && __all_sync(kFullWarp, filter.exponent(least) >= core::kLeastExponent);
+  if (!listed.border.flat()) {
+    if (plain)
+      weigh_batches<true, false>(stretch, filter, listed, list, sums);
+    else
+      weigh_batches<false, false>(stretch, filter, listed, list, sums);
+  } else {
+    if (plain)
+      weigh_batches<true, true>(stretch, filter, listed, list, sums);
+    else
+      weigh_batches<false, true>(stretch, filter, listed, list, sums);
+  }
   list.join();
-  return sum;
+  return sums;
 }
 
 }  // namespace shortlist::cuda::sampling::weighing

@@ -69,7 +69,9 @@ struct alignas(16) weight_scratch {
   binned_weights bins;                     // of exponents
   binned_weights ranges;                   // of the block's columns
   std::uint64_t block_total[kMostBlocks];  // of all weights; with kCrowded if not all could be listed
+  std::uint64_t block_above[kMostBlocks];  // of those above the ceiling
   word_pair total;
+  word_pair above;
   word_pair kept;  // of this block, before the border
   std::uint32_t kept_count;
   std::uint64_t block_kept[kMostBlocks];  // then with what is kept of the border
@@ -82,18 +84,34 @@ struct alignas(16) weight_scratch {
   std::uint64_t cut;
   std::uint32_t told_bin;
   std::uint32_t floor_bin;
+  std::uint32_t guessed_tokens;  // that reach the floor
+  float ceiling;
+  float floor;
+  float known;              // of the guessed weights, how much reaches an exponent
   std::uint32_t bordering;  // tokens of this block
   std::uint32_t in_range;
 };
 constexpr std::uint64_t kCrowded = std::uint64_t{1} << 63;
 
-/// A block's columns in equal ranges.
+/// A block's columns in ranges: equal ones, or, of a flat row, the stretches of its warps.
 struct column_ranges {
   std::uint32_t first;
   std::uint32_t shift;
+  std::uint32_t stretch;  // columns of one; 0 if ranges are equal
+  std::uint32_t behind;   // from this column on in the last one
 
-  __device__ __forceinline__ std::uint32_t of(std::uint32_t column) const { return (column - first) >> shift; }
+  __device__ __forceinline__ std::uint32_t of(std::uint32_t column) const {
+    if (stretch == 0) return (column - first) >> shift;
+    return column >= behind ? kRowWarps - 1 : (max(column, first) - first) / stretch;
+  }
 };
+template <class Stored>
+__device__ __forceinline__ column_ranges ranges_of(const row_stretches<Stored>& all, std::uint32_t block, bool flat) {
+  const std::uint32_t stretch = all.rounds * kWarp * all.kPerVector;
+  const std::uint32_t columns = kRowWarps * stretch;
+  if (flat) return {all.head + block * columns, 0, stretch, all.behind};
+  return {all.first_of(block), range_shift(columns + 2 * all.kPerVector), 0, 0};
+}
 
 /// A block among its cluster's, of which there are several, and its shared memory.
 struct weight_place {
@@ -133,8 +151,8 @@ __device__ __forceinline__ Value sum_before_in(Value value, Value* warp_sums, Va
   return before;
 }
 
-/// By all threads, before the blocks are told that this one has begun.
-__device__ __forceinline__ void clear_scratch(const weight_place& place) {
+/// By all threads, before the blocks are told that this one has begun, or begins again: then what was guessed stays.
+__device__ __forceinline__ void clear_scratch(const weight_place& place, bool again = false) {
   weight_scratch& scratch = place.scratch;
   static_assert(kBorderBins == kGuessBins && kRangeBins == kBorderBins);
   if (threadIdx.x < kBorderBins) {
@@ -142,21 +160,32 @@ __device__ __forceinline__ void clear_scratch(const weight_place& place) {
     scratch.bins.high[threadIdx.x] = 0;
     scratch.ranges.low[threadIdx.x] = 0;
     scratch.ranges.high[threadIdx.x] = 0;
-    place.guesses(place.rank)[threadIdx.x] = 0;
+    if (!again) place.guesses(place.rank)[threadIdx.x] = 0;
   }
   if (threadIdx.x != 0) return;
   scratch.total = {};
+  scratch.above = {};
   scratch.kept = {};
+  scratch.cut = kEveryCandidate;
+  scratch.ceiling = 0.0f;
+  scratch.floor = 2 * core::kLeastExponent;
+  scratch.known = 0.0f;
   scratch.kept_count = 0;
   scratch.floor_bin = kGuessBins;
+  scratch.guessed_tokens = 0;
   scratch.bordering = 0;
   scratch.in_range = 0;
   weight_state& state = place.state;
+  if (again) {
+    barrier_forget(&state.guessed);
+    barrier_forget(&state.weighed);
+    barrier_forget(&state.told);
+  }
   barrier_init(&state.guessed, 1);
   barrier_init(&state.weighed, 1);
   barrier_init(&state.told, place.blocks);
   barrier_expect(&state.guessed, (place.blocks - 1) * (kGuessBins + 1) * sizeof(std::uint32_t));
-  barrier_expect(&state.weighed, (place.blocks - 1) * (kBorderBins + 1) * sizeof(std::uint64_t));
+  barrier_expect(&state.weighed, (place.blocks - 1) * (kBorderBins + 2) * sizeof(std::uint64_t));
   cluster_barriers_ready();
 }
 
@@ -214,12 +243,53 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_stretch<Stored>& 
   return __reduce_max_sync(kFullWarp, of_block);
 }
 
-/// An exponent that hardly any but what top_p keeps should reach, and all of it should: the same in all blocks.
-/// @returns 0 if there is none. All threads come, after share_guess.
-__device__ __forceinline__ float guess_floor(const row_filter& filter, bool only_best, const weight_place& place) {
-  constexpr float kLost = 0.7f;  // of the weight that top_p drops may lie below
+/// Where the border of what is kept should lie among exponents.
+struct guessed_border {
+  float ceiling;  // what reaches it is kept, and need not be listed; infinite if all that may be kept is listed
+  float floor;    // what is kept reaches it
+
+  static constexpr float kEvery = -0x1.fffffep127f;  // of finite numbers, the least
+
+  static __device__ __forceinline__ guessed_border of_all_listed(float floor) {
+    return {core::float_from_bits(0x7F800000u), floor};
+  }
+  /// Of rows that min_p alone filters, or nothing. @param least may be -inf: then of all logits above that
+  static __device__ __forceinline__ guessed_border of_least(float least) {
+    const float bound = fmaxf(least, kEvery);
+    return {bound, bound};
+  }
+  /// Whether more is kept than lists have room for.
+  __device__ __forceinline__ bool flat() const { return core::is_finite(ceiling); }
+  __device__ __forceinline__ bool everything() const { return ceiling == kEvery; }
+  /// Whether what reaches the ceiling is all that is kept, since min_p drops the rest: then nothing is listed.
+  __device__ __forceinline__ bool by_least() const { return floor >= ceiling; }
+};
+
+/// What a wrong guess of the border has told about it.
+struct learned_border {
+  bool wrong = false;
+  bool crowded = false;   // a list was too short
+  float exponent = 0.0f;  // so much of all weight reaches it, exactly; 0 if that is not known
+  float share = 0.0f;
+};
+
+/// Guesses top_p's border from the counted bins: the same in all blocks. @param room tokens that lists of all blocks
+/// hold. @returns whether there is one to be guessed. All threads come, after share_guess.
+__device__ __forceinline__ bool guess_border(const row_filter& filter, bool only_best, std::uint32_t room,
+                                             const learned_border& learned, const weight_place& place,
+                                             guessed_border& guessed) {
+  constexpr float kLost = 0.7f;  // of the weight that top_p drops may lie below the floor
+  // As much of it lies between a flat row's border and its ceiling, or its floor, as lists have room for, within
+  // limits.
+  constexpr float kMostMargin = 0.3f;
+  constexpr float kMostOfAll = 0.015f;  // weights
+  constexpr float kLeastOfAll = 0x1p-20f;
+  constexpr float kLeastWidth = 0x1p-10f;  // of an exponent
+  const float least_margin = learned.crowded ? 0.04f : 0.12f;
+  const float filled = learned.crowded ? 0.2f : 0.5f;  // of the room
   weight_scratch& scratch = place.scratch;
   const std::int32_t first = octave_bin(filter.largest, filter.steepness);
+  const float base = filter.largest * filter.steepness;
   std::uint32_t tokens = 0;
   for (std::uint32_t b = 0; b < place.blocks; b++) {
     const auto bin =
@@ -231,17 +301,47 @@ __device__ __forceinline__ float guess_floor(const row_filter& filter, bool only
   const float weight = static_cast<float>(tokens) * core::power_of_two(exponent);
   float total = 0.0f;
   const float before = sum_before_in(weight, scratch.warp_estimates, total);
-  const float top_p = static_cast<float>(place.state.params.top_p) * 0x1p-32f;
-  const float most_lost = only_best ? total : kLost * (1.0f - top_p) * total;
+  const float dropped = (1.0f - static_cast<float>(place.state.params.top_p) * 0x1p-32f) * total;
+  const float most_lost = only_best ? total : kLost * dropped;
   const bool enough = threadIdx.x < kGuessBins && total - before - weight <= most_lost;
   const unsigned those = __ballot_sync(kFullWarp, enough);
   if (threadIdx.x % kWarp == 0 && those != 0)
     atomicMin(&scratch.floor_bin, threadIdx.x + static_cast<std::uint32_t>(__ffs(static_cast<int>(those))) - 1);
+  // How far into the thread's bin an exponent lies, and the other way round.
+  const float end_of_bin = static_cast<float>(first + 1 - static_cast<std::int32_t>(threadIdx.x));
+  const float known_part = end_of_bin - (learned.exponent + base) * static_cast<float>(kOctaveBins);
+  if (known_part >= 0.0f && known_part < 1.0f) scratch.known = before + known_part * weight;
   __syncthreads();
   const std::uint32_t end = scratch.floor_bin;
-  if (end == kGuessBins) return 0.0f;
+  if (end == kGuessBins) return false;
   const float least = static_cast<float>(first - static_cast<std::int32_t>(end)) / static_cast<float>(kOctaveBins);
-  return fminf(least - filter.largest * filter.steepness, -1.0f / kOctaveBins);
+  guessed = guessed_border::of_all_listed(fminf(least - base, -1.0f / kOctaveBins));
+  const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? tokens : 0);
+  if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(&scratch.guessed_tokens, reaching);
+  float border = total - dropped;
+  if (learned.exponent < 0.0f) {
+    const float share = border / total;
+    const float known = scratch.known;
+    border = share <= learned.share ? known * share / learned.share
+                                    : known + (total - known) * (share - learned.share) / (1.0f - learned.share);
+  }
+  const float for_room = 0.5f * filled * static_cast<float>(room) * core::power_of_two(fmaxf(guessed.floor, -60.0f));
+  const float wide = fminf(fmaxf(for_room, least_margin * dropped), kMostMargin * dropped);
+  const float margin = fminf(fmaxf(wide, kLeastOfAll * total), kMostOfAll * total);
+  const auto place_at = [&](float wanted, float& to) {
+    if (before < wanted && before + weight >= wanted)
+      to = (end_of_bin - (wanted - before) / weight) / static_cast<float>(kOctaveBins) - base;
+  };
+  place_at(border - margin, scratch.ceiling);
+  place_at(border + margin, scratch.floor);
+  __syncthreads();
+  if (only_best || (!learned.wrong && scratch.guessed_tokens <= room / 2)) return true;
+  if (!(scratch.ceiling < 0.0f)) return true;
+  const float least_kept = minimum_exponent(place.state.params);
+  guessed = least_kept >= scratch.ceiling
+                ? guessed_border::of_least(least_kept)  // which is all that is kept then
+                : guessed_border{scratch.ceiling, fminf(scratch.floor, scratch.ceiling - kLeastWidth)};
+  return true;
 }
 
 }  // namespace shortlist::cuda::sampling::weighing

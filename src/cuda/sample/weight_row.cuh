@@ -48,6 +48,12 @@ struct lane_slots {
 constexpr std::uint32_t kTokenPitch = kWarp * sizeof(listed_token);  // bytes from a lane's token to its next
 static_assert(lane_slots::kTokensEach * kTokenPitch == kWarp * sizeof(uint4));
 
+/// Columns [begin, end).
+struct column_span {
+  std::uint32_t begin;
+  std::uint32_t end;
+};
+
 /// Where a row's columns are: whole vectors of 16 bytes in equal stretches, and a few columns before and behind them.
 template <class Stored>
 struct row_stretches {
@@ -66,6 +72,13 @@ struct row_stretches {
     rounds = (vectors + stretches * kWarp - 1) >> (shift_of(blocks) + kRoundShift);
   }
   __device__ __forceinline__ std::uint32_t vectors() const { return (behind - head) / kPerVector; }
+  /// The columns of a stretch, those beside the vectors among them.
+  __device__ __forceinline__ column_span columns_of(std::uint32_t stretch, std::uint32_t columns) const {
+    const std::uint32_t each = rounds * kWarp;
+    const std::uint32_t first = min(stretch * each, vectors());
+    const std::uint32_t end = min(first + each, vectors());
+    return {stretch == 0 ? 0 : head + first * kPerVector, stretch == stretches - 1 ? columns : head + end * kPerVector};
+  }
   /// The first column of a block's stretches.
   __device__ __forceinline__ std::uint32_t first_of(std::uint32_t block) const {
     return block == 0 ? 0 : min(head + block * kRowThreads * rounds * kPerVector, behind);
@@ -92,6 +105,7 @@ struct row_stretch {
   bool has_edge;
   float edge;
   std::uint32_t edge_column;
+  std::uint32_t phase = 0;  // of the barriers
   uint4 in_registers[kInRegisters];
 
   __device__ __forceinline__ row_stretch(const Stored* row, std::uint32_t columns, const row_stretches<Stored>& all,
@@ -119,7 +133,7 @@ struct row_stretch {
   __device__ __forceinline__ void begin() {
     const std::uint32_t lane = threadIdx.x % kWarp;
     const bool brings = lane * kChunk < held;  // a lane for each chunk
-    if (brings) {
+    if (brings && phase == 0) {
       barrier_init(landed + lane, 1);
       barrier_init_fence();
     }
@@ -139,6 +153,16 @@ struct row_stretch {
       bulk_copy(first_of_warp + (first_held() + lane * kChunk) * kWarp, vectors + from, bytes, landed + lane);
   }
 
+  /// The same once more, of what has come before. All threads have called async_fence since they wrote to slots, and
+  /// met.
+  __device__ __forceinline__ void begin_again() {
+    phase ^= 1;
+    begin();
+  }
+  __device__ __forceinline__ void await() const {
+    for (std::uint32_t r = 0; r < held; r += kChunk) barrier_wait(landed + r / kChunk, phase);
+  }
+
   /// Calls look(raw) for all of the lane's vectors, those that are not there as -inf, and waits for them.
   template <class Look>
   __device__ __forceinline__ void look_at_all(Look look) const {
@@ -156,7 +180,7 @@ struct row_stretch {
     __syncwarp();  // barriers are ready
 #pragma unroll 1
     for (std::uint32_t r = 0; r < held; r += kBatch) {
-      if (r % kChunk == 0) barrier_wait(landed + r / kChunk, 0);
+      if (r % kChunk == 0) barrier_wait(landed + r / kChunk, phase);
       uint4 raw[kBatch];
 #pragma unroll
       for (std::uint32_t i = 0; i < kBatch; i++) raw[i] = slots.vector(first_held() + r + i);

@@ -32,8 +32,9 @@ namespace {
 using namespace sampling;
 using namespace sampling::weighing;
 
-constexpr std::int64_t kLeastBytes = 60'000;           // of a block: fewer are faster two blocks a multiprocessor
-constexpr std::int64_t kFullBytes = 200'000;           // of a block, where one follows the other: fewer are streamed
+constexpr std::int64_t kLeastBytes = 60'000;  // of a block: fewer are faster two blocks a multiprocessor
+constexpr std::int64_t kHalfBytes = 100'000;  // of a block, where many follow each other
+constexpr std::int64_t kFewWaves = 8;
 constexpr std::int64_t kHeldBytes = 260'000;           // of a row that a block has on the chip
 constexpr std::int64_t kMostColumns = (1 << 20) - 64;  // of a block: what a range has finds room with its border
 
@@ -96,11 +97,25 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
   }
   const bool min_p_first = !params.min_p_off && request.params.min_p_order == min_p_order::first;
   const std::uint32_t wanted = wanted_by_count(params);
-  const bool by_weight = wanted == 1 || (wanted == 0 && !params.top_p_off && !min_p_first);
+  const bool by_weight = wanted == 1 || (wanted == 0 && (params.top_p_off || !min_p_first));
   const float largest = core::from_ascending_key(best);
   if (by_weight && core::is_finite(largest)) {
     const row_filter filter{largest, params.steepness, kEveryCandidate, minus_infinity<float>()};
-    if (draw_by_weight(request, index, all, stretch, least, filter, place)) return;
+    learned_border learned;
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++) {
+      if (turn > 0) {
+        async_fence();
+        cluster_sync();  // none looks at another's memory
+        stretch.begin_again();
+        clear_scratch(place, true);
+        cluster_arrive_begun();
+        stretch.await();
+        cluster_wait();
+      }
+      if (draw_by_weight(request, index, all, stretch, least, filter, place, learned)) return;
+      if (!learned.wrong || wanted == 1) break;
+    }
   }
   // Half of the threads search the row where it lies, in the memory of what is done with.
   auto& in_place = *reinterpret_cast<stream_scratch*>(memory);
@@ -124,17 +139,26 @@ std::int64_t row_bytes_of(const core::sample_request& request) {
   return request.logits.cols * size_bytes(request.logits.type);
 }
 
-/// Blocks of a row: of few rows as many as all run at a time; of more, rows that one block has no room for have two,
-/// and follow each other.
-int blocks_of(const core::sample_request& request, int multiprocessors) {
-  const int blocks = blocks_of_row(request.logits.rows, request.logits.cols, multiprocessors);
-  return blocks == 1 && row_bytes_of(request) > kHeldBytes ? 2 : blocks;
+/// Blocks of a row of which more are than run at a time: as few as have most of it on the chip, or twice as many, if
+/// their last wave leaves fewer multiprocessors without one.
+int blocks_in_waves(const core::sample_request& request, int multiprocessors) {
+  const std::int64_t row_bytes = row_bytes_of(request);
+  if (row_bytes > kHeldBytes) {
+    int blocks = 2;
+    while (blocks < kMostBlocks && row_bytes > 2 * kHeldBytes * blocks) blocks *= 2;
+    return blocks;
+  }
+  constexpr std::int64_t kTimeOfOne = 5;  // in thirds of the time of one of two, which has half as much
+  const auto waves = [&](int blocks) {
+    const std::int64_t at_a_time = blocks_at_a_time(blocks, multiprocessors) / blocks;
+    return (request.logits.rows + at_a_time - 1) / at_a_time;
+  };
+  return row_bytes >= 2 * kHalfBytes && 3 * waves(2) < kTimeOfOne * waves(1) ? 2 : 1;
 }
 
-/// Whether blocks that follow each other leave few multiprocessors without one at the end.
-bool fills_waves(std::int64_t blocks, std::int64_t at_a_time) {
-  const std::int64_t waves = (blocks + at_a_time - 1) / at_a_time;
-  return blocks * 8 >= waves * at_a_time * 7;
+int blocks_of(const core::sample_request& request, int multiprocessors) {
+  const int blocks = blocks_of_row(request.logits.rows, request.logits.cols, multiprocessors);
+  return blocks > 1 ? blocks : blocks_in_waves(request, multiprocessors);
 }
 
 std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
@@ -179,13 +203,10 @@ bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, 
   const bool weighs_alone =
       kinds == row_kinds::others || (!top_k.rows && (top_k.common < 1 || top_k.common >= request.logits.cols));
   const int blocks = blocks_of(request, multiprocessors);
-  const std::int64_t of_all_rows = request.logits.rows * blocks;
-  const std::int64_t at_a_time = blocks_at_a_time(blocks, multiprocessors);
+  const std::int64_t waves = request.logits.rows * blocks / blocks_at_a_time(blocks, multiprocessors);
   const std::int64_t block_bytes = row_bytes_of(request) / blocks;
-  const bool pays = of_all_rows <= at_a_time
-                        ? block_bytes >= kLeastBytes
-                        : block_bytes >= kFullBytes && block_bytes <= kHeldBytes && fills_waves(of_all_rows, at_a_time);
-  return weighs_alone && blocks > 1 && pays && request.logits.cols <= kMostColumns * blocks;
+  const bool pays = block_bytes >= (waves <= kFewWaves ? kLeastBytes : kHalfBytes);
+  return weighs_alone && pays && request.logits.cols <= kMostColumns * blocks;
 }
 
 void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,

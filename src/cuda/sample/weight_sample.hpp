@@ -8,7 +8,8 @@
 
 namespace shortlist::cuda {
 
-/// Whether such rows can be drawn so, and that is the fastest way. @pre sample_work_of(request) is filtered
+/// Whether such rows can be drawn so, and that is the fastest way. Log-probabilities of the drawn tokens may be asked
+/// for, but not the best tokens.
 bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, int multiprocessors);
 
 /// Asynchronous on `stream`, can be captured; one launch. @pre weight_sample_serves(request, kinds, multiprocessors)
