@@ -281,12 +281,12 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   constexpr float kLost = 0.7f;  // of the weight that top_p drops may lie below the floor
   // As much of it lies between a flat row's border and its ceiling, or its floor, as lists have room for, within
   // limits.
-  constexpr float kMostMargin = 0.3f;
-  constexpr float kMostOfAll = 0.015f;  // weights
+  constexpr float kMostMargin = 0.6f;
+  constexpr float kMostOfAll = 0.03f;  // weights
   constexpr float kLeastOfAll = 0x1p-20f;
   constexpr float kLeastWidth = 0x1p-10f;  // of an exponent
   const float least_margin = learned.crowded ? 0.04f : 0.12f;
-  const float filled = learned.crowded ? 0.2f : 0.5f;  // of the room
+  const float filled = learned.crowded ? 0.1f : 0.25f;  // of the room
   weight_scratch& scratch = place.scratch;
   const std::int32_t first = octave_bin(filter.largest, filter.steepness);
   const float base = filter.largest * filter.steepness;

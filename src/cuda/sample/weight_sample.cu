@@ -32,7 +32,8 @@ namespace {
 using namespace sampling;
 using namespace sampling::weighing;
 
-constexpr std::int64_t kLeastBytes = 60'000;  // of a block: fewer are faster two blocks a multiprocessor
+constexpr std::int64_t kLeastColumns = 8000;           // of a row: fewer are streamed
+constexpr std::int64_t kLeastBytes = 60'000;  // of a block, where some follow each other: fewer are streamed
 constexpr std::int64_t kHalfBytes = 100'000;  // of a block, where many follow each other
 constexpr std::int64_t kFewWaves = 8;
 constexpr std::int64_t kHeldBytes = 260'000;           // of a row that a block has on the chip
@@ -203,9 +204,12 @@ bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, 
   const bool weighs_alone =
       kinds == row_kinds::others || (!top_k.rows && (top_k.common < 1 || top_k.common >= request.logits.cols));
   const int blocks = blocks_of(request, multiprocessors);
-  const std::int64_t waves = request.logits.rows * blocks / blocks_at_a_time(blocks, multiprocessors);
+  const std::int64_t of_all_rows = request.logits.rows * blocks;
+  const std::int64_t at_a_time = blocks_at_a_time(blocks, multiprocessors);
   const std::int64_t block_bytes = row_bytes_of(request) / blocks;
-  const bool pays = block_bytes >= (waves <= kFewWaves ? kLeastBytes : kHalfBytes);
+  const bool pays = of_all_rows <= at_a_time
+                        ? request.logits.cols >= kLeastColumns
+                        : block_bytes >= (of_all_rows <= kFewWaves * at_a_time ? kLeastBytes : kHalfBytes);
   return weighs_alone && pays && request.logits.cols <= kMostColumns * blocks;
 }
 
