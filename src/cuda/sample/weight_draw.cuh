@@ -9,15 +9,22 @@
 
 namespace shortlist::cuda::sampling::weighing {
 
-/// What bins the listed exponents belong to.
+/// What bins the listed tokens belong to, the best first.
 struct listed_bins {
+  bool tied;    // they differ by their tokens alone
   float first;  // exponent
   float per_unit;
+  std::uint32_t token_shift;
 
-  __device__ __forceinline__ explicit listed_bins(const guessed_border& border)
-      : first(border.flat() ? border.ceiling : 0.0f),
-        per_unit(core::divide_once(static_cast<float>(kBorderBins), first - border.floor)) {}
-  __device__ __forceinline__ std::uint32_t of(float exponent) const {
+  __device__ __forceinline__ listed_bins(const guessed_border& border, std::uint32_t columns)
+      : tied(border.tied),
+        first(border.flat() ? border.ceiling : 0.0f),
+        per_unit(core::divide_once(static_cast<float>(kBorderBins), first - border.floor)),
+        token_shift(range_shift(columns)) {
+    static_assert(kBorderBins == kRangeBins);
+  }
+  __device__ __forceinline__ std::uint32_t of(float exponent, std::uint32_t token) const {
+    if (tied) return token >> token_shift;
     const float bin = core::multiply_once(core::add_once(first, -exponent), per_unit);
     return min(__float2uint_rd(bin), std::uint32_t{kBorderBins - 1});  // 0 of what is below it
   }
@@ -32,7 +39,7 @@ __device__ __forceinline__ void share_weights(const weighed_sums& sums, bool fla
   weight_scratch& scratch = place.scratch;
   list.for_each([&](listed_token& listed) {
     const float exponent = filter.exponent(listed.x);
-    const std::uint32_t bin = bins.of(exponent);
+    const std::uint32_t bin = bins.of(exponent, listed.token);
     listed.token |= bin << kTokenBits;
     scratch.bins.add(bin, weight_of(exponent));
   });
@@ -92,7 +99,9 @@ __device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bo
     above += scratch.block_above[b];
   }
   const auto learn = [&](std::uint64_t reaching, float exponent) {
-    learned = {true, crowded, exponent, __ull2float_rn(reaching) / __ull2float_rn(all)};
+    learned.crowded = crowded;
+    learned.exponent = exponent;
+    learned.share = __ull2float_rn(reaching) / __ull2float_rn(all);
     return false;
   };
   const bool knows_above = guessed.flat() && above > 0;
@@ -117,9 +126,8 @@ __device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bo
 }
 
 /// Adds up what this block keeps before the border, by ranges of its columns, and tells all blocks how much that is,
-/// and the border's tokens. @param sums of a flat row, whose ranges are those of warps. @returns whether there is room
-/// for them; the same for all blocks. All threads of the cluster come.
-template <bool Flat>
+/// and the border's tokens. What is above the ceiling is in the ranges already. @returns whether there is room for
+/// them; the same for all blocks. All threads of the cluster come.
 __device__ __forceinline__ bool share_border(const weighed_sums& sums, const row_filter& filter, const token_list& list,
                                              const listed_border& border, const column_ranges& ranges,
                                              const weight_place& place) {
@@ -127,8 +135,8 @@ __device__ __forceinline__ bool share_border(const weighed_sums& sums, const row
   weight_scratch& scratch = place.scratch;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const float least_kept = minimum_exponent(state.params);
-  std::uint64_t weight = Flat ? sums.above : 0;
-  std::uint32_t kept = Flat ? sums.count_above : 0;
+  std::uint64_t weight = sums.above;
+  std::uint32_t kept = sums.count_above;
   list.for_each([&](const listed_token& listed) {
     const std::uint32_t bin = listed.token >> kTokenBits;
     const std::uint32_t token = listed.token & kTokenMask;
@@ -137,7 +145,7 @@ __device__ __forceinline__ bool share_border(const weighed_sums& sums, const row
     const std::uint64_t of_token = keeps ? weight_of(exponent) : 0;
     kept += keeps ? 1 : 0;
     weight += of_token;
-    if (!Flat) scratch.ranges.add(ranges.of(token), of_token);
+    scratch.ranges.add(ranges.of(token), of_token);
     if (bin != border.bin) return;
     const std::uint32_t at = atomicAdd(&scratch.bordering, 1u);
     if (at >= place.share()) return;
@@ -151,7 +159,6 @@ __device__ __forceinline__ bool share_border(const weighed_sums& sums, const row
   kept = __reduce_add_sync(kFullWarp, kept);
   if (lane == 0) {
     scratch.kept.add(weight);
-    if (Flat) scratch.ranges.add(threadIdx.x / kWarp, weight);
     if (kept != 0) atomicAdd(&scratch.kept_count, kept);
   }
   __syncthreads();
@@ -178,6 +185,22 @@ __device__ __forceinline__ bool share_border(const weighed_sums& sums, const row
   return __all_sync(kFullWarp, lane >= place.blocks || scratch.block_border[lane] <= place.share()) != 0;
 }
 
+/// Whether all border tokens that there was room for have the same logit; the same for all blocks.
+__device__ __forceinline__ bool is_tied(const weight_place& place, float& logit) {
+  weight_scratch& scratch = place.scratch;
+  for (std::uint32_t b = 0; b < place.blocks; b++) {
+    const std::uint32_t there = min(scratch.block_border[b], place.share());
+    for (std::uint32_t i = threadIdx.x; i < there; i += kRowThreads) {
+      const std::uint32_t key = core::key_of(place.border[b * place.share() + i]);
+      atomicMin(&scratch.least_tied, key);
+      atomicMax(&scratch.most_tied, key);
+    }
+  }
+  __syncthreads();
+  logit = core::from_ascending_key(scratch.least_tied);
+  return scratch.least_tied == scratch.most_tied;
+}
+
 /// Moves the border's tokens together. @returns how many there are.
 __device__ __forceinline__ std::uint32_t join_border(const weight_place& place) {
   const weight_scratch& scratch = place.scratch;
@@ -200,7 +223,7 @@ __device__ __forceinline__ std::uint32_t join_border(const weight_place& place) 
 /// Decides one of the border's tokens. @param before the weight of all better ones. @returns whether it is kept.
 template <class Stored>
 __device__ __forceinline__ bool decide(const weighed_key& mine, float exponent, std::uint64_t before,
-                                       const listed_border& border, const row_stretches<Stored>& all,
+                                       const listed_border& border, const row_pieces<Stored>& all,
                                        const column_ranges& ranges, const weight_place& place) {
   weight_scratch& scratch = place.scratch;
   if (before >= border.target) return false;
@@ -217,7 +240,7 @@ __device__ __forceinline__ bool decide(const weighed_key& mine, float exponent, 
 
 /// Decides the border. @returns how many of its tokens are kept; every block finds the same.
 template <class Stored>
-__device__ __forceinline__ std::uint32_t settle_border(const row_stretches<Stored>& all, const row_filter& filter,
+__device__ __forceinline__ std::uint32_t settle_border(const row_pieces<Stored>& all, const row_filter& filter,
                                                        const listed_border& border, const column_ranges& ranges,
                                                        const weight_place& place) {
   weight_scratch& scratch = place.scratch;
@@ -267,6 +290,22 @@ __device__ __forceinline__ std::uint32_t settle_border(const row_stretches<Store
   return static_cast<std::uint32_t>(__syncthreads_count(keeps));
 }
 
+/// The range of columns that the draw lies in. All threads of the block come. @param remainder then of the range's
+/// weight, too
+__device__ __forceinline__ std::uint32_t drawn_range(std::uint64_t& remainder, const weight_place& place) {
+  weight_scratch& scratch = place.scratch;
+  const std::uint64_t weight = threadIdx.x < kRangeBins ? scratch.ranges.value(threadIdx.x) : 0;
+  std::uint64_t total = 0;
+  const std::uint64_t ahead = sum_before_in(weight, scratch.warp_sums, total);
+  if (ahead <= remainder && remainder < ahead + weight) {
+    scratch.told_bin = threadIdx.x;
+    scratch.told = ahead;
+  }
+  __syncthreads();
+  remainder -= scratch.told;
+  return scratch.told_bin;
+}
+
 /// Draws the token from what the block keeps: the range of columns that it lies in, then the token. All threads of the
 /// block come. @param remainder of the block's kept weight, the draw lies behind so much. @param kept of the row
 __device__ __forceinline__ void draw_token(const core::sample_request& request, std::int64_t index,
@@ -281,16 +320,7 @@ __device__ __forceinline__ void draw_token(const core::sample_request& request, 
   weight_scratch& scratch = place.scratch;
   const float least_kept = minimum_exponent(place.state.params);
   const std::uint64_t cut = scratch.cut;
-  const std::uint64_t weight = threadIdx.x < kRangeBins ? scratch.ranges.value(threadIdx.x) : 0;
-  std::uint64_t total = 0;
-  const std::uint64_t ahead = sum_before_in(weight, scratch.warp_sums, total);
-  if (ahead <= remainder && remainder < ahead + weight) {
-    scratch.told_bin = threadIdx.x;
-    scratch.told = ahead;
-  }
-  __syncthreads();
-  const std::uint32_t range = scratch.told_bin;
-  remainder -= scratch.told;
+  const std::uint32_t range = drawn_range(remainder, place);
   auto* found = reinterpret_cast<weighed_token*>(place.border);
   list.for_each([&](const listed_token& listed) {
     const std::uint32_t token = listed.token & kTokenMask;
@@ -312,22 +342,22 @@ __device__ __forceinline__ void draw_token(const core::sample_request& request, 
   }
 }
 
-/// The same of a flat row: the warp whose stretch it lies in, which is read again, then the token.
+/// The same of a flat row, of which the range is read again.
 template <class Stored>
 __device__ __forceinline__ void draw_token_again(const core::sample_request& request, std::int64_t index,
-                                                 const row_stretches<Stored>& all, const row_filter& filter,
-                                                 const listed_border& border, std::uint64_t remainder,
-                                                 std::uint32_t kept, const weight_place& place) {
+                                                 const row_pieces<Stored>& all, const row_filter& filter,
+                                                 const listed_border& border, const column_ranges& ranges,
+                                                 std::uint64_t remainder, std::uint32_t kept,
+                                                 const weight_place& place) {
   weight_scratch& scratch = place.scratch;
   const row_filter keeps{filter.largest, filter.steepness, scratch.cut, minimum_exponent(place.state.params)};
-  std::uint32_t warp = 0;
-  for (; warp + 1 < kRowWarps && scratch.ranges.value(warp) <= remainder; warp++)
-    remainder -= scratch.ranges.value(warp);
+  const std::uint32_t range = drawn_range(remainder, place);
   const auto* values = static_cast<const Stored*>(request.logits.data) + index * request.logits.row_stride;
-  const column_span those = all.columns_of(place.rank * kRowWarps + warp, request.logits.cols);
-  const std::uint32_t each = (those.end - those.begin + kRowThreads - 1) / kRowThreads;
-  const std::uint32_t begin = min(those.begin + threadIdx.x * each, those.end);
-  const std::uint32_t end = min(begin + each, those.end);
+  const std::uint32_t first = range == 0 ? all.first_of(place.rank) : ranges.first + (range << ranges.shift);
+  const std::uint32_t behind = min(ranges.first + ((range + 1) << ranges.shift), all.first_of(place.rank + 1));
+  const std::uint32_t each = (behind - first + kRowThreads - 1) / kRowThreads;
+  const std::uint32_t begin = min(first + threadIdx.x * each, behind);
+  const std::uint32_t end = min(begin + each, behind);
   std::uint64_t weight = 0;
 #pragma unroll 4
   for (std::uint32_t token = begin; token < end; token++) {
@@ -352,30 +382,35 @@ __device__ __forceinline__ void draw_token_again(const core::sample_request& req
 /// blocks. All threads of the cluster come.
 template <class Stored>
 __device__ __forceinline__ bool draw_by_weight(const core::sample_request& request, std::int64_t index,
-                                               const row_stretches<Stored>& all, const row_stretch<Stored>& stretch,
+                                               const row_pieces<Stored>& all, const row_part_of_warp<Stored>& part,
                                                float least, const row_filter& filter, const weight_place& place,
                                                learned_border& learned) {
   const core::row_params& params = place.state.params;
   const bool only_best = wanted_by_count(params) == 1;
-  token_list list(stretch.slots, stretch.slot_count);
-  const std::uint32_t room = place.blocks * kRowWarps * list.room();
-  guessed_border guessed = guessed_border::of_least(minimum_exponent(params));
-  const bool guesses = only_best || !params.top_p_off;
-  const bool knows = !guesses || guess_border(filter, only_best, room, learned, place, guessed);
+  token_list list(part.slots, part.slot_count);
+  guessed_border guessed =
+      learned.tied ? guessed_border::of_logit(learned.logit) : guessed_border::of_least(minimum_exponent(params));
+  const bool guesses = (only_best || !params.top_p_off) && !learned.tied;
+  const bool knows = !guesses || guess_border(filter, only_best, kRowWarps * list.room(), learned, place, guessed);
   learned = {};
   if (!knows) return false;
   const bool flat = guessed.flat();
   const whole_row_filter whole{filter};
   const listing<Stored> listed(whole, guessed, !params.min_p_off);
-  const weighed_sums sums = weigh_and_list(stretch, whole, listed, least, list);
-  share_weights(sums, flat, filter, listed_bins(guessed), list, place);
+  const column_ranges ranges = ranges_of(all, place.rank, flat);
+  const weighed_sums sums = weigh_and_list(part, whole, listed, ranges, place, least, list);
+  share_weights(sums, flat, filter, listed_bins(guessed, all.columns), list, place);
 
   listed_border border{};
-  if (!find_border(listed, only_best, place, border, learned)) return false;
-  const column_ranges ranges = ranges_of(all, place.rank, flat);
-  if (!(flat ? share_border<true>(sums, filter, list, border, ranges, place)
-             : share_border<false>(sums, filter, list, border, ranges, place)))
+  if (!find_border(listed, only_best, place, border, learned)) {
+    learned.wrong = !guessed.tied;  // else lists have no room even so
     return false;
+  }
+  if (!share_border(sums, filter, list, border, ranges, place)) {
+    learned.tied = !guessed.tied && is_tied(place, learned.logit);
+    learned.wrong = learned.tied;
+    return false;
+  }
   std::uint32_t kept = settle_border(all, filter, border, ranges, place);
   const weight_scratch& scratch = place.scratch;
   std::uint64_t weight = 0;
@@ -389,7 +424,7 @@ __device__ __forceinline__ bool draw_by_weight(const core::sample_request& reque
     remainder -= scratch.block_kept[drawn];
   if (drawn != place.rank) return true;
   if (flat)
-    draw_token_again(request, index, all, filter, border, remainder, kept, place);
+    draw_token_again(request, index, all, filter, border, ranges, remainder, kept, place);
   else
     draw_token(request, index, filter, list, border, ranges, remainder, kept, place);
   return true;

@@ -76,8 +76,8 @@ class token_list {
 /// Which of a lane's batch of vectors may be kept, as bits of a word.
 template <class Stored>
 struct batch_marks {
-  static constexpr std::uint32_t kPerVector = row_stretch<Stored>::kPerVector;
-  static constexpr std::uint32_t kBatch = row_stretch<Stored>::kBatch;
+  static constexpr std::uint32_t kPerVector = row_part_of_warp<Stored>::kPerVector;
+  static constexpr std::uint32_t kBatch = row_part_of_warp<Stored>::kBatch;
   static constexpr std::uint32_t kBoth = 0x00010001;  // of a word of two 16-bit values
 
   /// The bit of an element. Of fp32, a vector's begin at every eighth bit; of the others, words' at every second one,
@@ -85,9 +85,11 @@ struct batch_marks {
   static __device__ __forceinline__ constexpr std::uint32_t bit_of(std::uint32_t v, std::uint32_t e) {
     return sizeof(Stored) == 4 ? 8 * v + e : 8 * v + e / 2 * 2 + e % 2 * 16;
   }
-  /// How many elements behind the batch's first one lies the one of a bit.
+  /// How many elements behind the batch's first one lies the one of a bit. @tparam Pitch vectors from one of the lane's
+  /// to its next
+  template <std::uint32_t Pitch>
   static __device__ __forceinline__ std::uint32_t offset_of(std::uint32_t bit) {
-    constexpr std::uint32_t kPitch = kWarp * kPerVector;  // from a vector to the next
+    constexpr std::uint32_t kPitch = Pitch * kPerVector;
     if constexpr (sizeof(Stored) == 4) return bit + bit / 8 * (kPitch - 8);
     return bit % 8 + bit / 8 % 2 * kPitch + bit / 16;
   }
@@ -169,17 +171,20 @@ struct listing {
     constexpr float kNear = 0.125f;  // of an exponent: hardly more is listed
     constexpr float kPart = 0.25f;   // of what lies between the bounds
     by_logit = guessed.everything() ? true
+               : guessed.tied       ? false
                : guessed.flat()     ? !exact && ceiling.is_within(kPart * (guessed.ceiling - guessed.floor)) &&
                                       floor.is_within(kPart * (guessed.ceiling - guessed.floor))
                                 : floor.is_within(kNear);
   }
   __device__ __forceinline__ bool is_above(float x, float exponent) const {
+    if (border.tied) return x > border.logit;
     return border.flat() && (by_logit ? x >= ceiling.value : exponent >= border.ceiling);
   }
   /// The exponents that, exactly, what is above the ceiling reaches, and what is listed.
   __device__ __forceinline__ float least_above() const { return border.ceiling - (by_logit ? ceiling.error : 0.0f); }
   __device__ __forceinline__ float least_listed() const { return border.floor - (by_logit ? floor.error : 0.0f); }
   __device__ __forceinline__ bool reaches_floor(float x, float exponent) const {
+    if (border.tied) return x >= border.logit;
     return by_logit ? x >= floor.value : exponent >= border.floor;
   }
 };
@@ -191,19 +196,32 @@ struct weighed_sums {
   std::uint32_t count_above;
 };
 
-/// Weighs all that the warp has, and lists what reaches the floor but not the ceiling. @tparam Plain goes by logits,
+/// The sum over a warp's lanes of no more than 16 weights each.
+__device__ __forceinline__ std::uint64_t sum_of_few(std::uint64_t weight) {
+  constexpr int kLowBits = 24;  // of 32 lanes, within a word; and so are the other bits
+  static_assert(core::kWeightBits + 4 + 5 - kLowBits < 32);
+  const std::uint32_t low = static_cast<std::uint32_t>(weight) & ((1u << kLowBits) - 1);
+  const std::uint32_t low_sum = __reduce_add_sync(kFullWarp, low);
+  const std::uint32_t high_sum = __reduce_add_sync(kFullWarp, static_cast<std::uint32_t>(weight >> kLowBits));
+  return low_sum + (static_cast<std::uint64_t>(high_sum) << kLowBits);
+}
+
+/// Weighs all that the warp has, and lists what reaches the floor but not the ceiling; what is above that is added up
+/// by ranges of columns. @tparam Plain goes by logits,
 /// and no exponent is below kLeastExponent. @tparam Flat there is a ceiling.
 template <bool Plain, bool Flat, class Stored>
-__device__ __forceinline__ void weigh_batches(const row_stretch<Stored>& stretch, const whole_row_filter& filter,
-                                              const listing<Stored>& listed, token_list& list, weighed_sums& sums) {
-  constexpr std::uint32_t kPerVector = row_stretch<Stored>::kPerVector;
-  constexpr std::uint32_t kBatch = row_stretch<Stored>::kBatch;
+__device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& part, const whole_row_filter& filter,
+                                              const listing<Stored>& listed, const column_ranges& ranges,
+                                              const weight_place& place, token_list& list, weighed_sums& sums) {
+  constexpr std::uint32_t kPerVector = row_part_of_warp<Stored>::kPerVector;
+  constexpr std::uint32_t kBatch = row_part_of_warp<Stored>::kBatch;
   using marks_of = batch_marks<Stored>;
   const bool by_logit = Plain || listed.by_logit;
   const auto vacate = [&](std::uint32_t slot) { list.vacate(slot); };
-  stretch.for_each_batch(vacate, [&](const uint4(&raw)[kBatch], std::uint32_t address, std::uint32_t column) {
+  part.for_each_batch(vacate, [&](const uint4(&raw)[kBatch], std::uint32_t address, std::uint32_t column) {
     std::uint32_t marks = by_logit ? marks_of::reaching(raw, listed.floor.least) : 0;
     std::uint32_t above = Flat && by_logit ? marks_of::reaching(raw, listed.ceiling.least) : 0;
+    std::uint64_t of_round[kBatch]{};  // of those above
 #pragma unroll
     for (std::uint32_t v = 0; v < kBatch; v++) {
       float x[kPerVector];
@@ -215,14 +233,23 @@ __device__ __forceinline__ void weigh_batches(const row_stretch<Stored>& stretch
         const std::uint64_t weight = Plain ? weight_of_near(exponent) : weight_of(exponent);
         sums.all += weight;
         if (!by_logit) {
-          marks |= exponent >= listed.border.floor ? bit : 0u;
-          if (Flat) above |= exponent >= listed.border.ceiling ? bit : 0u;
+          marks |= listed.reaches_floor(x[e], exponent) ? bit : 0u;
+          if (Flat) above |= listed.is_above(x[e], exponent) ? bit : 0u;
         }
-        if (Flat) sums.above += (above & bit) != 0 ? weight : 0;
+        if (Flat) of_round[v] += (above & bit) != 0 ? weight : 0;
       }
     }
     if (Flat) {
       sums.count_above += __popc(above);
+      const std::uint32_t lane = threadIdx.x % kWarp;
+      std::uint64_t mine = 0;  // of a round
+#pragma unroll
+      for (std::uint32_t v = 0; v < kBatch; v++) {
+        sums.above += of_round[v];
+        const std::uint64_t of_warp = sum_of_few(of_round[v]);
+        if (lane == v) mine = of_warp;
+      }
+      if (lane < kBatch) place.scratch.ranges.add(ranges.of(column + lane * kRowThreads * kPerVector), mine);
       marks &= ~above;
     }
     if (marks == 0) return;
@@ -231,8 +258,8 @@ __device__ __forceinline__ void weigh_batches(const row_stretch<Stored>& stretch
       std::uint32_t bit;
       asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(marks));
       marks ^= 1u << bit;
-      const std::uint32_t offset = marks_of::offset_of(bit);
-      list.add(core::widen(logit_at<Stored>(address + offset * sizeof(Stored))), column + offset, room);
+      const std::uint32_t at = address + marks_of::template offset_of<kWarp>(bit) * sizeof(Stored);
+      list.add(core::widen(logit_at<Stored>(at)), column + marks_of::template offset_of<kRowThreads>(bit), room);
     } while (marks != 0);
     list.settle(room);
   });
@@ -241,32 +268,34 @@ __device__ __forceinline__ void weigh_batches(const row_stretch<Stored>& stretch
 /// Weighs all that the warp has, and lists what may be kept but is not above the ceiling. @param least logit of the
 /// lane's. All lanes of the warp come.
 template <class Stored>
-__device__ __forceinline__ weighed_sums weigh_and_list(const row_stretch<Stored>& stretch,
+__device__ __forceinline__ weighed_sums weigh_and_list(const row_part_of_warp<Stored>& part,
                                                        const whole_row_filter& filter, const listing<Stored>& listed,
+                                                       const column_ranges& ranges, const weight_place& place,
                                                        float least, token_list& list) {
   weighed_sums sums{};
-  if (stretch.has_edge) {
-    const float exponent = filter.exponent(stretch.edge);
+  if (part.has_edge) {
+    const float exponent = filter.exponent(part.edge);
     sums.all = weight_of(exponent);
-    const std::uint32_t room = list.room_before(shared_address(&stretch.slots.vector(kSpareSlots)));
-    if (listed.is_above(stretch.edge, exponent)) {
+    const std::uint32_t room = list.room_before(shared_address(&part.slots.vector(kSpareSlots)));
+    if (listed.is_above(part.edge, exponent)) {
       sums.above = sums.all;
       sums.count_above = 1;
-    } else if (listed.reaches_floor(stretch.edge, exponent)) {
-      list.add(stretch.edge, stretch.edge_column, room);
+      place.scratch.ranges.add(ranges.of(part.edge_column), sums.all);
+    } else if (listed.reaches_floor(part.edge, exponent)) {
+      list.add(part.edge, part.edge_column, room);
     }
   }
   const bool plain = listed.by_logit && __all_sync(kFullWarp, filter.exponent(least) >= core::kLeastExponent);
   if (!listed.border.flat()) {
     if (plain)
-      weigh_batches<true, false>(stretch, filter, listed, list, sums);
+      weigh_batches<true, false>(part, filter, listed, ranges, place, list, sums);
     else
-      weigh_batches<false, false>(stretch, filter, listed, list, sums);
+      weigh_batches<false, false>(part, filter, listed, ranges, place, list, sums);
   } else {
     if (plain)
-      weigh_batches<true, true>(stretch, filter, listed, list, sums);
+      weigh_batches<true, true>(part, filter, listed, ranges, place, list, sums);
     else
-      weigh_batches<false, true>(stretch, filter, listed, list, sums);
+      weigh_batches<false, true>(part, filter, listed, ranges, place, list, sums);
   }
   list.join();
   return sums;

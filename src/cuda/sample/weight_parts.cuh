@@ -84,7 +84,9 @@ struct alignas(16) weight_scratch {
   std::uint64_t cut;
   std::uint32_t told_bin;
   std::uint32_t floor_bin;
-  std::uint32_t guessed_tokens;  // that reach the floor
+  std::uint32_t guessed_tokens[kMostBlocks];  // that reach the floor
+  std::uint32_t least_tied;                   // keys of logits at the border
+  std::uint32_t most_tied;
   float ceiling;
   float floor;
   float known;              // of the guessed weights, how much reaches an exponent
@@ -93,24 +95,23 @@ struct alignas(16) weight_scratch {
 };
 constexpr std::uint64_t kCrowded = std::uint64_t{1} << 63;
 
-/// A block's columns in ranges: equal ones, or, of a flat row, the stretches of its warps.
+/// A block's columns in equal ranges.
 struct column_ranges {
-  std::uint32_t first;
+  std::uint32_t first;  // those before it are in the first one
   std::uint32_t shift;
-  std::uint32_t stretch;  // columns of one; 0 if ranges are equal
-  std::uint32_t behind;   // from this column on in the last one
 
   __device__ __forceinline__ std::uint32_t of(std::uint32_t column) const {
-    if (stretch == 0) return (column - first) >> shift;
-    return column >= behind ? kRowWarps - 1 : (max(column, first) - first) / stretch;
+    return (max(column, first) - first) >> shift;
   }
 };
+/// Of a flat row, a round of its warps is within one.
 template <class Stored>
-__device__ __forceinline__ column_ranges ranges_of(const row_stretches<Stored>& all, std::uint32_t block, bool flat) {
-  const std::uint32_t stretch = all.rounds * kWarp * all.kPerVector;
-  const std::uint32_t columns = kRowWarps * stretch;
-  if (flat) return {all.head + block * columns, 0, stretch, all.behind};
-  return {all.first_of(block), range_shift(columns + 2 * all.kPerVector), 0, 0};
+__device__ __forceinline__ column_ranges ranges_of(const row_pieces<Stored>& all, std::uint32_t block, bool flat) {
+  constexpr std::uint32_t kOfRound = kRowThreads * all.kPerVector;
+  static_assert((kOfRound & (kOfRound - 1)) == 0);
+  const std::uint32_t shift = range_shift(kOfRound * all.rounds + 2 * all.kPerVector);
+  if (flat) return {all.first_vector_of(block), max(shift, 31 - static_cast<std::uint32_t>(__clz(kOfRound)))};
+  return {all.first_of(block), shift};
 }
 
 /// A block among its cluster's, of which there are several, and its shared memory.
@@ -172,7 +173,9 @@ __device__ __forceinline__ void clear_scratch(const weight_place& place, bool ag
   scratch.known = 0.0f;
   scratch.kept_count = 0;
   scratch.floor_bin = kGuessBins;
-  scratch.guessed_tokens = 0;
+  for (std::uint32_t b = 0; b < kMostBlocks; b++) scratch.guessed_tokens[b] = 0;
+  scratch.least_tied = ~0u;
+  scratch.most_tied = 0;
   scratch.bordering = 0;
   scratch.in_range = 0;
   weight_state& state = place.state;
@@ -199,10 +202,8 @@ __device__ __forceinline__ std::int32_t octave_bin(float x, float steepness) {
 /// Counts the threads' largest logits, which hold most of the weight, and a sample of the others in bins of exponents,
 /// and tells the blocks. @returns the row's largest logit's key. All threads of the cluster come.
 template <class Stored>
-__device__ __forceinline__ std::uint32_t share_guess(const row_stretch<Stored>& stretch, float most,
+__device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stored>& part, float most,
                                                      const weight_place& place) {
-  constexpr std::uint32_t kMostSampled = sizeof(Stored) == 4 ? 4 : 2;  // vectors of each lane
-  constexpr std::uint32_t kManyLogits = 160;
   weight_state& state = place.state;
   weight_scratch& scratch = place.scratch;
   const std::uint32_t lane = threadIdx.x % kWarp;
@@ -221,16 +222,8 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_stretch<Stored>& 
     asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(own_bins + bin * 4), "r"(many) : "memory");
   };
   count(most, 1);
-  const std::uint32_t sampled = stretch.rounds * stretch.kPerVector > kManyLogits ? kMostSampled : kMostSampled / 2;
-  const std::uint32_t each = max(1u, stretch.rounds / sampled);
-#pragma unroll
-  for (std::uint32_t v = 0; v < kMostSampled; v++) {
-    if (v >= sampled) break;
-    float x[stretch.kPerVector];
-    widen_values<Stored>(stretch.in_registers[v * (kInRegisters / kMostSampled)], x);
-#pragma unroll
-    for (std::uint32_t e = 0; e < stretch.kPerVector; e++) count(x[e], x[e] < most ? each : 0);
-  }
+  const std::uint32_t many = part.sampled_each();
+  part.look_at_some([&](float x) { count(x, x < most ? many : 0); });
   if (threadIdx.x == 0) scratch.block_best[place.rank] = best;
   __syncthreads();
   for (std::uint32_t i = 1; i < place.blocks; i++) {
@@ -245,14 +238,17 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_stretch<Stored>& 
 
 /// Where the border of what is kept should lie among exponents.
 struct guessed_border {
-  float ceiling;  // what reaches it is kept, and need not be listed; infinite if all that may be kept is listed
-  float floor;    // what is kept reaches it
+  float ceiling;      // what reaches it is kept, and need not be listed; infinite if all that may be kept is listed
+  float floor;        // what is kept reaches it
+  bool tied = false;  // instead, what is more than this logit is kept, and tokens of this logit are listed
+  float logit = 0.0f;
 
   static constexpr float kEvery = -0x1.fffffep127f;  // of finite numbers, the least
 
   static __device__ __forceinline__ guessed_border of_all_listed(float floor) {
     return {core::float_from_bits(0x7F800000u), floor};
   }
+  static __device__ __forceinline__ guessed_border of_logit(float logit) { return {0.0f, 0.0f, true, logit}; }
   /// Of rows that min_p alone filters, or nothing. @param least may be -inf: then of all logits above that
   static __device__ __forceinline__ guessed_border of_least(float least) {
     const float bound = fmaxf(least, kEvery);
@@ -262,19 +258,21 @@ struct guessed_border {
   __device__ __forceinline__ bool flat() const { return core::is_finite(ceiling); }
   __device__ __forceinline__ bool everything() const { return ceiling == kEvery; }
   /// Whether what reaches the ceiling is all that is kept, since min_p drops the rest: then nothing is listed.
-  __device__ __forceinline__ bool by_least() const { return floor >= ceiling; }
+  __device__ __forceinline__ bool by_least() const { return floor >= ceiling && !tied; }
 };
 
 /// What a wrong guess of the border has told about it.
 struct learned_border {
   bool wrong = false;
+  bool tied = false;  // it is among more tokens of one logit than there is room for
+  float logit = 0.0f;
   bool crowded = false;   // a list was too short
   float exponent = 0.0f;  // so much of all weight reaches it, exactly; 0 if that is not known
   float share = 0.0f;
 };
 
-/// Guesses top_p's border from the counted bins: the same in all blocks. @param room tokens that lists of all blocks
-/// hold. @returns whether there is one to be guessed. All threads come, after share_guess.
+/// Guesses top_p's border from the counted bins: the same in all blocks. @param room tokens that a block's lists hold.
+/// @returns whether there is one to be guessed. All threads come, after share_guess.
 __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only_best, std::uint32_t room,
                                              const learned_border& learned, const weight_place& place,
                                              guessed_border& guessed) {
@@ -290,13 +288,14 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   weight_scratch& scratch = place.scratch;
   const std::int32_t first = octave_bin(filter.largest, filter.steepness);
   const float base = filter.largest * filter.steepness;
-  std::uint32_t tokens = 0;
-  for (std::uint32_t b = 0; b < place.blocks; b++) {
+  const auto tokens_of = [&](std::uint32_t block) {  // in the thread's bin
     const auto bin =
         static_cast<std::uint32_t>(static_cast<std::int32_t>(threadIdx.x) - first +
-                                   octave_bin(core::from_ascending_key(scratch.block_best[b]), filter.steepness));
-    if (bin < kCountedBins) tokens += place.guesses(b)[bin];
-  }
+                                   octave_bin(core::from_ascending_key(scratch.block_best[block]), filter.steepness));
+    return bin < kCountedBins ? place.guesses(block)[bin] : 0;
+  };
+  std::uint32_t tokens = 0;
+  for (std::uint32_t b = 0; b < place.blocks; b++) tokens += tokens_of(b);
   const float exponent = -(static_cast<float>(threadIdx.x) + 0.5f) / static_cast<float>(kOctaveBins);
   const float weight = static_cast<float>(tokens) * core::power_of_two(exponent);
   float total = 0.0f;
@@ -316,8 +315,10 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   if (end == kGuessBins) return false;
   const float least = static_cast<float>(first - static_cast<std::int32_t>(end)) / static_cast<float>(kOctaveBins);
   guessed = guessed_border::of_all_listed(fminf(least - base, -1.0f / kOctaveBins));
-  const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? tokens : 0);
-  if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(&scratch.guessed_tokens, reaching);
+  for (std::uint32_t b = 0; b < place.blocks; b++) {
+    const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? tokens_of(b) : 0);
+    if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(scratch.guessed_tokens + b, reaching);
+  }
   float border = total - dropped;
   if (learned.exponent < 0.0f) {
     const float share = border / total;
@@ -325,17 +326,20 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
     border = share <= learned.share ? known * share / learned.share
                                     : known + (total - known) * (share - learned.share) / (1.0f - learned.share);
   }
-  const float for_room = 0.5f * filled * static_cast<float>(room) * core::power_of_two(fmaxf(guessed.floor, -60.0f));
-  const float wide = fminf(fmaxf(for_room, least_margin * dropped), kMostMargin * dropped);
-  const float margin = fminf(fmaxf(wide, kLeastOfAll * total), kMostOfAll * total);
   const auto place_at = [&](float wanted, float& to) {
     if (before < wanted && before + weight >= wanted)
       to = (end_of_bin - (wanted - before) / weight) / static_cast<float>(kOctaveBins) - base;
   };
+  __syncthreads();
+  std::uint32_t most = 0;
+  for (std::uint32_t b = 0; b < place.blocks; b++) most = max(most, scratch.guessed_tokens[b]);
+  if (only_best || (!learned.wrong && most <= room / 2)) return true;
+  const float for_room = 0.5f * filled * static_cast<float>(room) * core::power_of_two(fmaxf(guessed.floor, -60.0f));
+  const float wide = fminf(fmaxf(for_room, least_margin * dropped), kMostMargin * dropped);
+  const float margin = fminf(fmaxf(wide, kLeastOfAll * total), kMostOfAll * total);
   place_at(border - margin, scratch.ceiling);
   place_at(border + margin, scratch.floor);
   __syncthreads();
-  if (only_best || (!learned.wrong && scratch.guessed_tokens <= room / 2)) return true;
   if (!(scratch.ceiling < 0.0f)) return true;
   const float least_kept = minimum_exponent(place.state.params);
   guessed = least_kept >= scratch.ceiling

@@ -1,5 +1,5 @@
-// A row of logits that stays on the chip: each warp of a cluster's blocks has a stretch of neighbouring columns. See
-// weight_sample.cu.
+// A row of logits that stays on the chip: each block of a cluster has a piece of neighbouring columns, and its warps
+// take turns in it. See weight_sample.cu.
 #pragma once
 
 #include <cstdint>
@@ -48,40 +48,34 @@ struct lane_slots {
 constexpr std::uint32_t kTokenPitch = kWarp * sizeof(listed_token);  // bytes from a lane's token to its next
 static_assert(lane_slots::kTokensEach * kTokenPitch == kWarp * sizeof(uint4));
 
-/// Columns [begin, end).
-struct column_span {
-  std::uint32_t begin;
-  std::uint32_t end;
-};
-
-/// Where a row's columns are: whole vectors of 16 bytes in equal stretches, and a few columns before and behind them.
+/// Where a row's columns are: whole vectors of 16 bytes in equal pieces, one of each block, and a few columns before
+/// and behind them. A block's warps take a piece's vectors by turns, kWarp at a time, so that none has only the best.
 template <class Stored>
-struct row_stretches {
+struct row_pieces {
   static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
-  std::uint32_t stretches;
-  std::uint32_t rounds;  // of a stretch: vectors of each lane
-  std::uint32_t head;    // columns before the first vector
-  std::uint32_t behind;  // the first column behind the last one
+  std::uint32_t blocks;
+  std::uint32_t rounds;   // of a piece: vectors of each thread
+  std::uint32_t columns;  // of the row
+  std::uint32_t head;     // columns before the first vector
+  std::uint32_t behind;   // the first column behind the last one
 
-  __device__ __forceinline__ row_stretches(const Stored* row, std::uint32_t columns, std::uint32_t blocks)
-      : stretches(blocks * kRowWarps) {
+  __device__ __forceinline__ row_pieces(const Stored* row, std::uint32_t of_row, std::uint32_t blocks_of_row)
+      : blocks(blocks_of_row), columns(of_row) {
     const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(Stored));
     head = min(columns, past == 0 ? 0 : kPerVector - past);
     const std::uint32_t vectors = (columns - head) / kPerVector;
     behind = head + vectors * kPerVector;
-    rounds = (vectors + stretches * kWarp - 1) >> (shift_of(blocks) + kRoundShift);
+    rounds = (vectors + blocks * kRowThreads - 1) >> (shift_of(blocks) + kRoundShift);
   }
   __device__ __forceinline__ std::uint32_t vectors() const { return (behind - head) / kPerVector; }
-  /// The columns of a stretch, those beside the vectors among them.
-  __device__ __forceinline__ column_span columns_of(std::uint32_t stretch, std::uint32_t columns) const {
-    const std::uint32_t each = rounds * kWarp;
-    const std::uint32_t first = min(stretch * each, vectors());
-    const std::uint32_t end = min(first + each, vectors());
-    return {stretch == 0 ? 0 : head + first * kPerVector, stretch == stretches - 1 ? columns : head + end * kPerVector};
+  /// The first column of a block's vectors.
+  __device__ __forceinline__ std::uint32_t first_vector_of(std::uint32_t block) const {
+    return min(head + block * kRowThreads * rounds * kPerVector, behind);
   }
-  /// The first column of a block's stretches.
+  /// The first column of a block's piece; `blocks` for the end of the last one.
   __device__ __forceinline__ std::uint32_t first_of(std::uint32_t block) const {
-    return block == 0 ? 0 : min(head + block * kRowThreads * rounds * kPerVector, behind);
+    if (block == 0) return 0;
+    return block == blocks ? columns : first_vector_of(block);
   }
 
  private:
@@ -89,12 +83,13 @@ struct row_stretches {
   static_assert(kRowThreads == 1 << kRoundShift);
 };
 
-/// A warp's stretch: the first rounds in registers, the next in shared memory, what has no room there where it lies.
+/// A warp's part of a piece: the first rounds in registers, the next in shared memory, what has no room there where it
+/// lies.
 template <class Stored>
-struct row_stretch {
+struct row_part_of_warp {
   static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
   static constexpr std::uint32_t kBatch = 16 / kPerVector;  // rounds that are weighed together
-  const uint4* vectors;
+  const uint4* vectors;                                     // of the piece
   std::uint32_t count;
   std::uint32_t rounds;
   std::uint32_t held;          // rounds in shared memory, a multiple of kBatch, in the last slots
@@ -108,20 +103,20 @@ struct row_stretch {
   std::uint32_t phase = 0;  // of the barriers
   uint4 in_registers[kInRegisters];
 
-  __device__ __forceinline__ row_stretch(const Stored* row, std::uint32_t columns, const row_stretches<Stored>& all,
-                                         std::uint32_t stretch, unsigned char* memory, std::uint32_t slots_each,
-                                         std::uint64_t* barriers)
+  __device__ __forceinline__ row_part_of_warp(const Stored* row, const row_pieces<Stored>& all, std::uint32_t block,
+                                              unsigned char* memory, std::uint32_t slots_each, std::uint64_t* barriers)
       : rounds(all.rounds), landed(barriers), slot_count(slots_each) {
     const std::uint32_t lane = threadIdx.x % kWarp;
-    const std::uint32_t first = min(stretch * rounds * kWarp, all.vectors());
-    count = min(rounds * kWarp, all.vectors() - first);
+    const std::uint32_t first = min(block * rounds * kRowThreads, all.vectors());
+    count = min(rounds * kRowThreads, all.vectors() - first);
     vectors = reinterpret_cast<const uint4*>(row + all.head) + first;
     first_column = all.head + first * kPerVector;
     const std::uint32_t beyond = (rounds - min(rounds, kInRegisters) + kBatch - 1) / kBatch * kBatch;
     held = min(beyond, (slots_each - kSpareSlots) / kBatch * kBatch);
     slots.first = reinterpret_cast<uint4*>(memory) + lane;
-    const bool in_head = stretch == 0 && lane < all.head;
-    const bool in_tail = stretch == all.stretches - 1 && lane < columns - all.behind;
+    const bool in_head = block == 0 && threadIdx.x < all.head;
+    const bool in_tail =
+        block == all.blocks - 1 && threadIdx.x >= kRowThreads - kWarp && lane < all.columns - all.behind;
     has_edge = in_head || in_tail;
     edge_column = in_head ? lane : all.behind + lane;
     edge = has_edge ? core::widen(row[edge_column]) : core::float_from_bits(0xFF800000u);
@@ -132,25 +127,24 @@ struct row_stretch {
   /// Begins to bring what stays on the chip: first into registers, since those loads would wait behind the copies.
   __device__ __forceinline__ void begin() {
     const std::uint32_t lane = threadIdx.x % kWarp;
-    const bool brings = lane * kChunk < held;  // a lane for each chunk
-    if (brings && phase == 0) {
-      barrier_init(landed + lane, 1);
+    const bool brings = lane < held;  // a lane for each round
+    if (brings && phase == 0 && lane % kChunk == 0) {
+      barrier_init(landed + lane / kChunk, min(kChunk, held - lane));
       barrier_init_fence();
     }
     for (std::uint32_t round = kInRegisters + held; round-- > kInRegisters;) {  // there may be fewer
-      if ((round + 1) * kWarp <= count) break;
-      if (round * kWarp + lane >= count) slots.vector(first_held() + round - kInRegisters) = absent();
+      if (vector_of(round) - lane + kWarp <= count) break;
+      if (vector_of(round) >= count) slots.vector(first_held() + round - kInRegisters) = absent();
     }
 #pragma unroll
     for (std::uint32_t r = 0; r < kInRegisters; r++) in_registers[r] = load(r);
+    __syncwarp();  // barriers are ready
     if (!brings) return;
-    const std::uint32_t from = (kInRegisters + lane * kChunk) * kWarp;
-    const std::uint32_t to = min((kInRegisters + min((lane + 1) * kChunk, held)) * kWarp, count);
-    const std::uint32_t bytes = from < to ? (to - from) * 16 : 0;
-    barrier_expect(landed + lane, bytes);
-    uint4* first_of_warp = slots.first - lane;
-    if (bytes > 0)
-      bulk_copy(first_of_warp + (first_held() + lane * kChunk) * kWarp, vectors + from, bytes, landed + lane);
+    const std::uint32_t from = vector_of(kInRegisters + lane) - lane;
+    const std::uint32_t bytes = from < count ? min(kWarp, count - from) * 16 : 0;
+    std::uint64_t* barrier = landed + lane / kChunk;
+    barrier_expect(barrier, bytes);
+    if (bytes > 0) bulk_copy(slots.first - lane + (first_held() + lane) * kWarp, vectors + from, bytes, barrier);
   }
 
   /// The same once more, of what has come before. All threads have called async_fence since they wrote to slots, and
@@ -177,7 +171,6 @@ struct row_stretch {
     }
 #pragma unroll
     for (std::uint32_t r = 0; r < kInRegisters; r++) look(in_registers[r]);
-    __syncwarp();  // barriers are ready
 #pragma unroll 1
     for (std::uint32_t r = 0; r < held; r += kBatch) {
       if (r % kChunk == 0) barrier_wait(landed + r / kChunk, phase);
@@ -189,15 +182,49 @@ struct row_stretch {
     }
   }
 
+  /// How many of the lane's logits each stands for that look_at_some looks at.
+  __device__ __forceinline__ std::uint32_t sampled_each() const {
+    const std::uint32_t here = kInRegisters + held;
+    return kPerVector / sampled_words() * (skips_rounds() ? 2 : 1) * max(1u, (rounds + here / 2) / here);
+  }
+  /// Calls look(x) for some of the lane's logits, from all over the piece.
+  template <class Look>
+  __device__ __forceinline__ void look_at_some(Look look) const {
+    const auto first = [](std::uint32_t word) {
+      if constexpr (sizeof(Stored) == 4)
+        return core::float_from_bits(word);
+      else
+        return core::widen(Stored{static_cast<std::uint16_t>(word)});
+    };
+    const bool odd = threadIdx.x % 2 != 0;
+    const bool skips = skips_rounds();
+    const std::uint32_t words = sampled_words();
+    if (skips) {
+#pragma unroll
+      for (std::uint32_t r = 0; r < kInRegisters; r += 2) look(first(odd ? in_registers[r + 1].x : in_registers[r].x));
+    } else {
+#pragma unroll
+      for (std::uint32_t r = 0; r < kInRegisters; r++) {
+        if (r >= rounds) break;
+        look(first(in_registers[r].x));
+        if (words > 1) look(first(in_registers[r].z));
+        if (words <= 2) continue;
+        look(first(in_registers[r].y));
+        look(first(in_registers[r].w));
+      }
+    }
+    const std::uint32_t step = skips ? 2 : 1;
+    for (std::uint32_t r = 0; r < held; r += step)
+      look(first(slots.vector(first_held() + r + (skips && odd ? 1 : 0)).x));
+  }
+
   /// Calls weigh(raw, address, column) for the lane's vectors, kBatch rounds at a time: they lie from that shared
-  /// address on, too, and `column` is that of the lane's first; the next is kWarp vectors farther in both. What lies in
-  /// slots before them may be overwritten, by any lane. Calls vacate(slot) before vectors are put to that slot and the
-  /// next ones. All lanes of the warp come.
+  /// address on, too, kWarp vectors apart, and `column` is that of the lane's first, kRowThreads vectors before the
+  /// next. What lies in slots before them may be overwritten, by any lane. Calls vacate(slot) before vectors are put to
+  /// that slot and the next ones. All lanes of the warp come.
   template <class Vacate, class Weigh>
   __device__ __forceinline__ void for_each_batch(Vacate vacate, Weigh weigh) const {
-    constexpr std::uint32_t kPitch = kBatch * kWarp;  // vectors from a batch to the next
-    const std::uint32_t lane = threadIdx.x % kWarp;
-    const auto column_of = [&](std::uint32_t round) { return first_column + (round * kWarp + lane) * kPerVector; };
+    const auto column_of = [&](std::uint32_t round) { return first_column + vector_of(round) * kPerVector; };
     // Those in slots come first, then those in registers, then what lies elsewhere.
     std::uint32_t address = shared_address(&slots.vector(first_held()));
     std::uint32_t column = column_of(kInRegisters);
@@ -232,18 +259,27 @@ struct row_stretch {
       weigh(raw, address, column);
       __syncwarp();  // none reads these vectors any more
       batches--;
-      address += kPitch * 16;
-      column += kPitch * kPerVector;
+      address += kBatch * kWarp * 16;
+      column += kBatch * kRowThreads * kPerVector;
     }
   }
 
  private:
+  /// Whether lanes look at every other round, for the sample.
+  __device__ __forceinline__ bool skips_rounds() const { return rounds > 2 * kInRegisters; }
+  __device__ __forceinline__ std::uint32_t sampled_words() const {  // of a vector
+    return rounds <= kInRegisters / 2 ? 4 : rounds <= kInRegisters ? 2 : 1;
+  }
+  /// The number of the lane's vector of a round, in the piece.
+  static __device__ __forceinline__ std::uint32_t vector_of(std::uint32_t round) {
+    return round * kRowThreads + threadIdx.x;
+  }
   static __device__ __forceinline__ uint4 absent() {
     constexpr std::uint32_t kWord = kLeastWord<Stored>;
     return make_uint4(kWord, kWord, kWord, kWord);
   }
   __device__ __forceinline__ uint4 load(std::uint32_t round) const {
-    const std::uint32_t at = round * kWarp + threadIdx.x % kWarp;
+    const std::uint32_t at = vector_of(round);
     return at < count ? load_streaming(vectors + at) : absent();
   }
 };

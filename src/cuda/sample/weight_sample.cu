@@ -32,12 +32,14 @@ namespace {
 using namespace sampling;
 using namespace sampling::weighing;
 
-constexpr std::int64_t kLeastColumns = 8000;           // of a row: fewer are streamed
+constexpr std::int64_t kLeastColumns = 8000;  // of a row: fewer are streamed
 constexpr std::int64_t kLeastBytes = 60'000;  // of a block, where some follow each other: fewer are streamed
 constexpr std::int64_t kHalfBytes = 100'000;  // of a block, where many follow each other
 constexpr std::int64_t kFewWaves = 8;
 constexpr std::int64_t kHeldBytes = 260'000;           // of a row that a block has on the chip
 constexpr std::int64_t kMostColumns = (1 << 20) - 64;  // of a block: what a range has finds room with its border
+
+constexpr int kMostTurns = 3;  // a guess; another, knowing what was wrong with it; then which of equal tokens
 
 struct weight_args {
   core::sample_request request;
@@ -68,25 +70,24 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
   if (skips(args.kinds, request, index)) return;
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   const auto columns = static_cast<std::uint32_t>(logits.cols);
-  const row_stretches<Stored> all(values, columns, place.blocks);
+  const row_pieces<Stored> all(values, columns, place.blocks);
   unsigned char* slots = dynamic_shared() + args.slots_at + warp * args.slots * kWarp * 16;
-  row_stretch<Stored> stretch(values, columns, all, place.rank * kRowWarps + warp, slots, args.slots,
-                              state.landed[warp]);
-  stretch.begin();
+  row_part_of_warp<Stored> part(values, all, place.rank, slots, args.slots, state.landed[warp]);
+  part.begin();
   clear_scratch(place);
   cluster_arrive_begun();
   if (threadIdx.x == 0) {
     state.params = core::params_of(request.params, index, logits.cols);
     state.random = core::philox(state.params.seed, state.params.offset);
   }
-  float most = stretch.edge;
+  float most = part.edge;
   float least = core::float_from_bits(0x7F800000u);  // that is a number
-  stretch.look_at_all([&](uint4 raw) {
+  part.look_at_all([&](uint4 raw) {
     most = larger_or_nan(most, largest_of<Stored, true>(raw));
     least = fminf(least, least_of<Stored>(raw));
   });
   cluster_wait();  // all blocks have begun
-  const std::uint32_t best = share_guess(stretch, most, place);
+  const std::uint32_t best = share_guess(part, most, place);
   const core::row_params& params = state.params;
   if (!params.valid || best == kNanGroup || best < kLeastKey) {
     if (place.rank == 0 && threadIdx.x < kThreads)
@@ -104,17 +105,17 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
     const row_filter filter{largest, params.steepness, kEveryCandidate, minus_infinity<float>()};
     learned_border learned;
 #pragma unroll 1
-    for (int turn = 0; turn < 2; turn++) {
+    for (int turn = 0; turn < kMostTurns; turn++) {
       if (turn > 0) {
         async_fence();
         cluster_sync();  // none looks at another's memory
-        stretch.begin_again();
+        part.begin_again();
         clear_scratch(place, true);
         cluster_arrive_begun();
-        stretch.await();
+        part.await();
         cluster_wait();
       }
-      if (draw_by_weight(request, index, all, stretch, least, filter, place, learned)) return;
+      if (draw_by_weight(request, index, all, part, least, filter, place, learned)) return;
       if (!learned.wrong || wanted == 1) break;
     }
   }
@@ -166,7 +167,7 @@ std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kLineBytes - 1) / 
 
 template <class Stored>
 void launch_type(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int blocks) {
-  constexpr std::int64_t kPerVector = row_stretch<Stored>::kPerVector;
+  constexpr std::int64_t kPerVector = row_part_of_warp<Stored>::kPerVector;
   constexpr std::int64_t kLeastBorder = 1024;
   constexpr std::int64_t kBorderEach = 512;
   const std::int64_t round = std::int64_t{blocks} * kRowThreads * kPerVector;  // columns
