@@ -85,11 +85,9 @@ struct batch_marks {
   static __device__ __forceinline__ constexpr std::uint32_t bit_of(std::uint32_t v, std::uint32_t e) {
     return sizeof(Stored) == 4 ? 8 * v + e : 8 * v + e / 2 * 2 + e % 2 * 16;
   }
-  /// How many elements behind the batch's first one lies the one of a bit. @tparam Pitch vectors from one of the lane's
-  /// to its next
-  template <std::uint32_t Pitch>
+  /// How many elements behind the batch's first one lies the one of a bit.
   static __device__ __forceinline__ std::uint32_t offset_of(std::uint32_t bit) {
-    constexpr std::uint32_t kPitch = Pitch * kPerVector;
+    constexpr std::uint32_t kPitch = kWarp * kPerVector;  // from a vector to the next
     if constexpr (sizeof(Stored) == 4) return bit + bit / 8 * (kPitch - 8);
     return bit % 8 + bit / 8 % 2 * kPitch + bit / 16;
   }
@@ -221,7 +219,7 @@ __device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& pa
   part.for_each_batch(vacate, [&](const uint4(&raw)[kBatch], std::uint32_t address, std::uint32_t column) {
     std::uint32_t marks = by_logit ? marks_of::reaching(raw, listed.floor.least) : 0;
     std::uint32_t above = Flat && by_logit ? marks_of::reaching(raw, listed.ceiling.least) : 0;
-    std::uint64_t of_round[kBatch]{};  // of those above
+    std::uint64_t of_batch = 0;  // of those above
 #pragma unroll
     for (std::uint32_t v = 0; v < kBatch; v++) {
       float x[kPerVector];
@@ -236,20 +234,14 @@ __device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& pa
           marks |= listed.reaches_floor(x[e], exponent) ? bit : 0u;
           if (Flat) above |= listed.is_above(x[e], exponent) ? bit : 0u;
         }
-        if (Flat) of_round[v] += (above & bit) != 0 ? weight : 0;
+        if (Flat) of_batch += (above & bit) != 0 ? weight : 0;
       }
     }
     if (Flat) {
       sums.count_above += __popc(above);
-      const std::uint32_t lane = threadIdx.x % kWarp;
-      std::uint64_t mine = 0;  // of a round
-#pragma unroll
-      for (std::uint32_t v = 0; v < kBatch; v++) {
-        sums.above += of_round[v];
-        const std::uint64_t of_warp = sum_of_few(of_round[v]);
-        if (lane == v) mine = of_warp;
-      }
-      if (lane < kBatch) place.scratch.ranges.add(ranges.of(column + lane * kRowThreads * kPerVector), mine);
+      sums.above += of_batch;
+      const std::uint64_t of_warp = sum_of_few(of_batch);
+      if (threadIdx.x % kWarp == 0) place.scratch.ranges.add(ranges.of(column), of_warp);
       marks &= ~above;
     }
     if (marks == 0) return;
@@ -258,8 +250,8 @@ __device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& pa
       std::uint32_t bit;
       asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(marks));
       marks ^= 1u << bit;
-      const std::uint32_t at = address + marks_of::template offset_of<kWarp>(bit) * sizeof(Stored);
-      list.add(core::widen(logit_at<Stored>(at)), column + marks_of::template offset_of<kRowThreads>(bit), room);
+      const std::uint32_t offset = marks_of::offset_of(bit);
+      list.add(core::widen(logit_at<Stored>(address + offset * sizeof(Stored))), column + offset, room);
     } while (marks != 0);
     list.settle(room);
   });

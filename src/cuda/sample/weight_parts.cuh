@@ -104,13 +104,13 @@ struct column_ranges {
     return (max(column, first) - first) >> shift;
   }
 };
-/// Of a flat row, a round of its warps is within one.
+/// Of a flat row, what a warp weighs at a time is within one.
 template <class Stored>
 __device__ __forceinline__ column_ranges ranges_of(const row_pieces<Stored>& all, std::uint32_t block, bool flat) {
-  constexpr std::uint32_t kOfRound = kRowThreads * all.kPerVector;
-  static_assert((kOfRound & (kOfRound - 1)) == 0);
-  const std::uint32_t shift = range_shift(kOfRound * all.rounds + 2 * all.kPerVector);
-  if (flat) return {all.first_vector_of(block), max(shift, 31 - static_cast<std::uint32_t>(__clz(kOfRound)))};
+  constexpr std::uint32_t kTogether = row_part_of_warp<Stored>::kBatch * kWarp * all.kPerVector;
+  static_assert((kTogether & (kTogether - 1)) == 0);
+  const std::uint32_t shift = range_shift(kRowThreads * all.rounds * all.kPerVector + 2 * all.kPerVector);
+  if (flat) return {all.first_vector_of(block), max(shift, 31 - static_cast<std::uint32_t>(__clz(kTogether)))};
   return {all.first_of(block), shift};
 }
 
@@ -288,14 +288,17 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   weight_scratch& scratch = place.scratch;
   const std::int32_t first = octave_bin(filter.largest, filter.steepness);
   const float base = filter.largest * filter.steepness;
-  const auto tokens_of = [&](std::uint32_t block) {  // in the thread's bin
+  std::uint32_t tokens_of[kMostBlocks]{};  // in the thread's bin
+  std::uint32_t tokens = 0;
+#pragma unroll
+  for (std::uint32_t b = 0; b < kMostBlocks; b++) {  // all of them under way together
+    if (b >= place.blocks) continue;
     const auto bin =
         static_cast<std::uint32_t>(static_cast<std::int32_t>(threadIdx.x) - first +
-                                   octave_bin(core::from_ascending_key(scratch.block_best[block]), filter.steepness));
-    return bin < kCountedBins ? place.guesses(block)[bin] : 0;
-  };
-  std::uint32_t tokens = 0;
-  for (std::uint32_t b = 0; b < place.blocks; b++) tokens += tokens_of(b);
+                                   octave_bin(core::from_ascending_key(scratch.block_best[b]), filter.steepness));
+    tokens_of[b] = bin < kCountedBins ? place.guesses(b)[bin] : 0;
+    tokens += tokens_of[b];
+  }
   const float exponent = -(static_cast<float>(threadIdx.x) + 0.5f) / static_cast<float>(kOctaveBins);
   const float weight = static_cast<float>(tokens) * core::power_of_two(exponent);
   float total = 0.0f;
@@ -315,8 +318,10 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   if (end == kGuessBins) return false;
   const float least = static_cast<float>(first - static_cast<std::int32_t>(end)) / static_cast<float>(kOctaveBins);
   guessed = guessed_border::of_all_listed(fminf(least - base, -1.0f / kOctaveBins));
-  for (std::uint32_t b = 0; b < place.blocks; b++) {
-    const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? tokens_of(b) : 0);
+#pragma unroll
+  for (std::uint32_t b = 0; b < kMostBlocks; b++) {
+    if (b >= place.blocks) continue;
+    const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? tokens_of[b] : 0);
     if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(scratch.guessed_tokens + b, reaching);
   }
   float border = total - dropped;

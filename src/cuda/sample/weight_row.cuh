@@ -13,6 +13,7 @@ namespace shortlist::cuda::sampling {
 constexpr int kRowThreads = 512;
 constexpr int kRowWarps = kRowThreads / kWarp;
 constexpr std::uint32_t kInRegisters = 12;  // a lane's vectors: the first rounds of its warp
+constexpr std::uint32_t kUnit = 4;          // rounds of neighbouring vectors: copies of less take longer
 constexpr std::uint32_t kChunk = 8;         // rounds that arrive together
 constexpr std::uint32_t kMostChunks = 4;    // no more than lanes
 constexpr std::uint32_t kSpareSlots = 4;    // at least, before those of vectors: for the first tokens that are listed
@@ -49,12 +50,12 @@ constexpr std::uint32_t kTokenPitch = kWarp * sizeof(listed_token);  // bytes fr
 static_assert(lane_slots::kTokensEach * kTokenPitch == kWarp * sizeof(uint4));
 
 /// Where a row's columns are: whole vectors of 16 bytes in equal pieces, one of each block, and a few columns before
-/// and behind them. A block's warps take a piece's vectors by turns, kWarp at a time, so that none has only the best.
+/// and behind them. A block's warps take turns in a piece, a unit of rounds at a time, so that none has only the best.
 template <class Stored>
 struct row_pieces {
   static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
   std::uint32_t blocks;
-  std::uint32_t rounds;   // of a piece: vectors of each thread
+  std::uint32_t rounds;   // of a piece: vectors of each thread, if all have as many
   std::uint32_t columns;  // of the row
   std::uint32_t head;     // columns before the first vector
   std::uint32_t behind;   // the first column behind the last one
@@ -91,7 +92,7 @@ struct row_part_of_warp {
   static constexpr std::uint32_t kBatch = 16 / kPerVector;  // rounds that are weighed together
   const uint4* vectors;                                     // of the piece
   std::uint32_t count;
-  std::uint32_t rounds;
+  std::uint32_t rounds;        // in whole units: of the last, some warps have none
   std::uint32_t held;          // rounds in shared memory, a multiple of kBatch, in the last slots
   std::uint32_t first_column;  // of the vectors
   std::uint64_t* landed;       // a barrier for each chunk
@@ -105,10 +106,10 @@ struct row_part_of_warp {
 
   __device__ __forceinline__ row_part_of_warp(const Stored* row, const row_pieces<Stored>& all, std::uint32_t block,
                                               unsigned char* memory, std::uint32_t slots_each, std::uint64_t* barriers)
-      : rounds(all.rounds), landed(barriers), slot_count(slots_each) {
+      : rounds((all.rounds + kUnit - 1) / kUnit * kUnit), landed(barriers), slot_count(slots_each) {
     const std::uint32_t lane = threadIdx.x % kWarp;
-    const std::uint32_t first = min(block * rounds * kRowThreads, all.vectors());
-    count = min(rounds * kRowThreads, all.vectors() - first);
+    const std::uint32_t first = min(block * all.rounds * kRowThreads, all.vectors());
+    count = min(all.rounds * kRowThreads, all.vectors() - first);
     vectors = reinterpret_cast<const uint4*>(row + all.head) + first;
     first_column = all.head + first * kPerVector;
     const std::uint32_t beyond = (rounds - min(rounds, kInRegisters) + kBatch - 1) / kBatch * kBatch;
@@ -127,9 +128,11 @@ struct row_part_of_warp {
   /// Begins to bring what stays on the chip: first into registers, since those loads would wait behind the copies.
   __device__ __forceinline__ void begin() {
     const std::uint32_t lane = threadIdx.x % kWarp;
-    const bool brings = lane < held;  // a lane for each round
-    if (brings && phase == 0 && lane % kChunk == 0) {
-      barrier_init(landed + lane / kChunk, min(kChunk, held - lane));
+    const std::uint32_t first = lane * kUnit;  // a lane for each unit
+    const bool brings = first < held;
+    std::uint64_t* barrier = landed + first / kChunk;
+    if (brings && phase == 0 && first % kChunk == 0) {
+      barrier_init(barrier, first + kUnit < held ? 2 : 1);
       barrier_init_fence();
     }
     for (std::uint32_t round = kInRegisters + held; round-- > kInRegisters;) {  // there may be fewer
@@ -140,11 +143,10 @@ struct row_part_of_warp {
     for (std::uint32_t r = 0; r < kInRegisters; r++) in_registers[r] = load(r);
     __syncwarp();  // barriers are ready
     if (!brings) return;
-    const std::uint32_t from = vector_of(kInRegisters + lane) - lane;
-    const std::uint32_t bytes = from < count ? min(kWarp, count - from) * 16 : 0;
-    std::uint64_t* barrier = landed + lane / kChunk;
+    const std::uint32_t from = vector_of(kInRegisters + first) - lane;
+    const std::uint32_t bytes = from < count ? min(min(kUnit, held - first) * kWarp, count - from) * 16 : 0;
     barrier_expect(barrier, bytes);
-    if (bytes > 0) bulk_copy(slots.first - lane + (first_held() + lane) * kWarp, vectors + from, bytes, barrier);
+    if (bytes > 0) bulk_copy(slots.first - lane + (first_held() + first) * kWarp, vectors + from, bytes, barrier);
   }
 
   /// The same once more, of what has come before. All threads have called async_fence since they wrote to slots, and
@@ -219,15 +221,14 @@ struct row_part_of_warp {
   }
 
   /// Calls weigh(raw, address, column) for the lane's vectors, kBatch rounds at a time: they lie from that shared
-  /// address on, too, kWarp vectors apart, and `column` is that of the lane's first, kRowThreads vectors before the
-  /// next. What lies in slots before them may be overwritten, by any lane. Calls vacate(slot) before vectors are put to
-  /// that slot and the next ones. All lanes of the warp come.
+  /// address on, too, and `column` is that of the lane's first; the next is kWarp vectors farther in both, so that the
+  /// warp's are neighbours. What lies in slots before them may be overwritten, by any lane. Calls vacate(slot) before
+  /// vectors are put to that slot and the next ones. All lanes of the warp come.
   template <class Vacate, class Weigh>
   __device__ __forceinline__ void for_each_batch(Vacate vacate, Weigh weigh) const {
-    const auto column_of = [&](std::uint32_t round) { return first_column + vector_of(round) * kPerVector; };
     // Those in slots come first, then those in registers, then what lies elsewhere.
     std::uint32_t address = shared_address(&slots.vector(first_held()));
-    std::uint32_t column = column_of(kInRegisters);
+    std::uint32_t round = kInRegisters;
     std::uint32_t batches = held / kBatch;
     std::uint32_t next = 0;  // round
 #pragma unroll 1
@@ -249,18 +250,18 @@ struct row_part_of_warp {
           break;
         }
         address = shared_address(&slots.vector(slot));
-        column = column_of(next);
+        round = next;
         next = next == 0 ? kInRegisters + held : next + kBatch;
         if (batches == 0) continue;
       }
       uint4 raw[kBatch];
 #pragma unroll
       for (std::uint32_t v = 0; v < kBatch; v++) raw[v] = load_shared<uint4>(address + v * kWarp * 16);
-      weigh(raw, address, column);
+      weigh(raw, address, first_column + vector_of(round) * kPerVector);
       __syncwarp();  // none reads these vectors any more
       batches--;
       address += kBatch * kWarp * 16;
-      column += kBatch * kRowThreads * kPerVector;
+      round += kBatch;
     }
   }
 
@@ -272,7 +273,9 @@ struct row_part_of_warp {
   }
   /// The number of the lane's vector of a round, in the piece.
   static __device__ __forceinline__ std::uint32_t vector_of(std::uint32_t round) {
-    return round * kRowThreads + threadIdx.x;
+    static_assert(kInRegisters % kUnit == 0 && kUnit % kBatch == 0 && kChunk == 2 * kUnit);
+    const std::uint32_t unit = round / kUnit * kRowWarps + threadIdx.x / kWarp;
+    return (unit * kUnit + round % kUnit) * kWarp + threadIdx.x % kWarp;
   }
   static __device__ __forceinline__ uint4 absent() {
     constexpr std::uint32_t kWord = kLeastWord<Stored>;
