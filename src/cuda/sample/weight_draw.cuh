@@ -84,7 +84,7 @@ struct listed_border {
 /// has been learned; the same for all blocks.
 template <class Stored>
 __device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bool only_best, const weight_place& place,
-                                            listed_border& border, learned_border& learned) {
+                                            listed_border& border) {
   const guessed_border& guessed = listed_by.border;
   weight_scratch& scratch = place.scratch;
   std::uint64_t weight = 0;
@@ -99,9 +99,8 @@ __device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bo
     above += scratch.block_above[b];
   }
   const auto learn = [&](std::uint64_t reaching, float exponent) {
-    learned.crowded = crowded;
-    learned.exponent = exponent;
-    learned.share = __ull2float_rn(reaching) / __ull2float_rn(all);
+    const float share = __ull2float_rn(reaching) / __ull2float_rn(all);
+    if (threadIdx.x == 0) place.state.learned = {crowded, false, 0.0f, exponent, share};
     return false;
   };
   const bool knows_above = guessed.flat() && above > 0;
@@ -377,23 +376,28 @@ __device__ __forceinline__ void draw_token_again(const core::sample_request& req
   }
 }
 
-/// Filters by top_p and min_p, and draws. @param least of the lane's logits in vectors. @param learned before; if a
-/// guess was wrong, or a list too short, what can be learned from that. @returns whether it has drawn; the same for all
+/// How a turn ended.
+enum class turn_end : std::uint8_t {
+  drawn,
+  wrong,    // a guess was, or a list was too short: another knows more
+  hopeless  // another would be no better
+};
+
+/// Filters by top_p and min_p, and draws. @param least of the lane's logits in vectors. @returns the same for all
 /// blocks. All threads of the cluster come.
 template <class Stored>
-__device__ __forceinline__ bool draw_by_weight(const core::sample_request& request, std::int64_t index,
-                                               const row_pieces<Stored>& all, const row_part_of_warp<Stored>& part,
-                                               float least, const row_filter& filter, const weight_place& place,
-                                               learned_border& learned) {
+__device__ __forceinline__ turn_end draw_by_weight(const core::sample_request& request, std::int64_t index,
+                                                   const row_pieces<Stored>& all, const row_part_of_warp<Stored>& part,
+                                                   float least, const row_filter& filter, const weight_place& place) {
   const core::row_params& params = place.state.params;
+  const learned_border& learned = place.state.learned;
   const bool only_best = wanted_by_count(params) == 1;
   token_list list(part.slots, part.slot_count);
   guessed_border guessed =
       learned.tied ? guessed_border::of_logit(learned.logit) : guessed_border::of_least(minimum_exponent(params));
   const bool guesses = (only_best || !params.top_p_off) && !learned.tied;
-  const bool knows = !guesses || guess_border(filter, only_best, kRowWarps * list.room(), learned, place, guessed);
-  learned = {};
-  if (!knows) return false;
+  const bool knows = !guesses || guess_border(filter, only_best, kRowWarps * list.room(), place, guessed);
+  if (!knows) return turn_end::hopeless;
   const bool flat = guessed.flat();
   const whole_row_filter whole{filter};
   const listing<Stored> listed(whole, guessed, !params.min_p_off);
@@ -402,14 +406,13 @@ __device__ __forceinline__ bool draw_by_weight(const core::sample_request& reque
   share_weights(sums, flat, filter, listed_bins(guessed, all.columns), list, place);
 
   listed_border border{};
-  if (!find_border(listed, only_best, place, border, learned)) {
-    learned.wrong = !guessed.tied;  // else lists have no room even so
-    return false;
-  }
+  const turn_end if_wrong = only_best || guessed.tied ? turn_end::hopeless : turn_end::wrong;
+  if (!find_border(listed, only_best, place, border)) return if_wrong;
   if (!share_border(sums, filter, list, border, ranges, place)) {
-    learned.tied = !guessed.tied && is_tied(place, learned.logit);
-    learned.wrong = learned.tied;
-    return false;
+    float logit;
+    if (!is_tied(place, logit)) return turn_end::hopeless;
+    if (threadIdx.x == 0) place.state.learned = {false, true, logit, 0.0f, 0.0f};
+    return if_wrong;
   }
   std::uint32_t kept = settle_border(all, filter, border, ranges, place);
   const weight_scratch& scratch = place.scratch;
@@ -422,12 +425,12 @@ __device__ __forceinline__ bool draw_by_weight(const core::sample_request& reque
   std::uint32_t drawn = 0;
   for (; drawn + 1 < place.blocks && scratch.block_kept[drawn] <= remainder; drawn++)
     remainder -= scratch.block_kept[drawn];
-  if (drawn != place.rank) return true;
+  if (drawn != place.rank) return turn_end::drawn;
   if (flat)
     draw_token_again(request, index, all, filter, border, ranges, remainder, kept, place);
   else
     draw_token(request, index, filter, list, border, ranges, remainder, kept, place);
-  return true;
+  return turn_end::drawn;
 }
 
 }  // namespace shortlist::cuda::sampling::weighing

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device/value_pair.cuh"
 #include "cuda/sample/weight_parts.cuh"
@@ -204,21 +205,26 @@ __device__ __forceinline__ std::uint64_t sum_of_few(std::uint64_t weight) {
   return low_sum + (static_cast<std::uint64_t>(high_sum) << kLowBits);
 }
 
+enum class weighing_kind : std::uint8_t {
+  near,     // by logits, and no exponent is below kLeastExponent
+  far,      // by logits
+  by_bound  // by exponents, or the logit of a tie
+};
+
 /// Weighs all that the warp has, and lists what reaches the floor but not the ceiling; what is above that is added up
-/// by ranges of columns. @tparam Plain goes by logits,
-/// and no exponent is below kLeastExponent. @tparam Flat there is a ceiling.
-template <bool Plain, bool Flat, class Stored>
+/// by ranges of columns. @tparam Flat there is a ceiling.
+template <weighing_kind Kind, bool Flat, class Stored>
 __device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& part, const whole_row_filter& filter,
                                               const listing<Stored>& listed, const column_ranges& ranges,
                                               const weight_place& place, token_list& list, weighed_sums& sums) {
   constexpr std::uint32_t kPerVector = row_part_of_warp<Stored>::kPerVector;
   constexpr std::uint32_t kBatch = row_part_of_warp<Stored>::kBatch;
   using marks_of = batch_marks<Stored>;
-  const bool by_logit = Plain || listed.by_logit;
+  constexpr bool kByLogit = Kind != weighing_kind::by_bound;
   const auto vacate = [&](std::uint32_t slot) { list.vacate(slot); };
   part.for_each_batch(vacate, [&](const uint4(&raw)[kBatch], std::uint32_t address, std::uint32_t column) {
-    std::uint32_t marks = by_logit ? marks_of::reaching(raw, listed.floor.least) : 0;
-    std::uint32_t above = Flat && by_logit ? marks_of::reaching(raw, listed.ceiling.least) : 0;
+    std::uint32_t marks = kByLogit ? marks_of::reaching(raw, listed.floor.least) : 0;
+    std::uint32_t above = Flat && kByLogit ? marks_of::reaching(raw, listed.ceiling.least) : 0;
     std::uint64_t of_batch = 0;  // of those above
 #pragma unroll
     for (std::uint32_t v = 0; v < kBatch; v++) {
@@ -228,9 +234,9 @@ __device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& pa
       for (std::uint32_t e = 0; e < kPerVector; e++) {
         const std::uint32_t bit = 1u << marks_of::bit_of(v, e);
         const float exponent = filter.exponent(x[e]);
-        const std::uint64_t weight = Plain ? weight_of_near(exponent) : weight_of(exponent);
+        const std::uint64_t weight = Kind == weighing_kind::near ? weight_of_near(exponent) : weight_of(exponent);
         sums.all += weight;
-        if (!by_logit) {
+        if (!kByLogit) {
           marks |= listed.reaches_floor(x[e], exponent) ? bit : 0u;
           if (Flat) above |= listed.is_above(x[e], exponent) ? bit : 0u;
         }
@@ -277,18 +283,20 @@ __device__ __forceinline__ weighed_sums weigh_and_list(const row_part_of_warp<St
       list.add(part.edge, part.edge_column, room);
     }
   }
-  const bool plain = listed.by_logit && __all_sync(kFullWarp, filter.exponent(least) >= core::kLeastExponent);
-  if (!listed.border.flat()) {
-    if (plain)
-      weigh_batches<true, false>(part, filter, listed, ranges, place, list, sums);
+  const bool near = __all_sync(kFullWarp, filter.exponent(least) >= core::kLeastExponent) != 0;
+  const auto weigh = [&](auto flat) {
+    constexpr bool kFlat = decltype(flat)::value;
+    if (!listed.by_logit)
+      weigh_batches<weighing_kind::by_bound, kFlat>(part, filter, listed, ranges, place, list, sums);
+    else if (near)
+      weigh_batches<weighing_kind::near, kFlat>(part, filter, listed, ranges, place, list, sums);
     else
-      weigh_batches<false, false>(part, filter, listed, ranges, place, list, sums);
-  } else {
-    if (plain)
-      weigh_batches<true, true>(part, filter, listed, ranges, place, list, sums);
-    else
-      weigh_batches<false, true>(part, filter, listed, ranges, place, list, sums);
-  }
+      weigh_batches<weighing_kind::far, kFlat>(part, filter, listed, ranges, place, list, sums);
+  };
+  if (listed.border.flat())
+    weigh(std::true_type{});
+  else
+    weigh(std::false_type{});
   list.join();
   return sums;
 }

@@ -26,9 +26,20 @@ __host__ __device__ inline std::uint32_t range_shift(std::uint32_t columns) {
   return shift;
 }
 
+/// What a wrong guess of the border has told about it.
+struct learned_border {
+  bool crowded;    // a list was too short
+  bool tied;       // it is among more tokens of one logit than there is room for
+  float logit;     // of these
+  float exponent;  // so much of all weight reaches it, exactly; 0 if that is not known
+  float share;
+};
+
 /// What stays where it is while a row is searched in place.
 struct alignas(16) weight_state {
   core::row_params params;
+  learned_border learned;
+  std::uint32_t turns;  // that were wrong
   std::uint32_t random;
   std::uint64_t landed[kRowWarps][kMostChunks];
   std::uint64_t guessed;
@@ -183,6 +194,9 @@ __device__ __forceinline__ void clear_scratch(const weight_place& place, bool ag
     barrier_forget(&state.guessed);
     barrier_forget(&state.weighed);
     barrier_forget(&state.told);
+  } else {
+    state.learned = {};
+    state.turns = 0;
   }
   barrier_init(&state.guessed, 1);
   barrier_init(&state.weighed, 1);
@@ -261,21 +275,10 @@ struct guessed_border {
   __device__ __forceinline__ bool by_least() const { return floor >= ceiling && !tied; }
 };
 
-/// What a wrong guess of the border has told about it.
-struct learned_border {
-  bool wrong = false;
-  bool tied = false;  // it is among more tokens of one logit than there is room for
-  float logit = 0.0f;
-  bool crowded = false;   // a list was too short
-  float exponent = 0.0f;  // so much of all weight reaches it, exactly; 0 if that is not known
-  float share = 0.0f;
-};
-
 /// Guesses top_p's border from the counted bins: the same in all blocks. @param room tokens that a block's lists hold.
 /// @returns whether there is one to be guessed. All threads come, after share_guess.
 __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only_best, std::uint32_t room,
-                                             const learned_border& learned, const weight_place& place,
-                                             guessed_border& guessed) {
+                                             const weight_place& place, guessed_border& guessed) {
   constexpr float kLost = 0.7f;  // of the weight that top_p drops may lie below the floor
   // As much of it lies between a flat row's border and its ceiling, or its floor, as lists have room for, within
   // limits.
@@ -283,6 +286,8 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   constexpr float kMostOfAll = 0.03f;  // weights
   constexpr float kLeastOfAll = 0x1p-20f;
   constexpr float kLeastWidth = 0x1p-10f;  // of an exponent
+  const learned_border& learned = place.state.learned;
+  const bool again = place.state.turns > 0;
   const float least_margin = learned.crowded ? 0.04f : 0.12f;
   const float filled = learned.crowded ? 0.1f : 0.25f;  // of the room
   weight_scratch& scratch = place.scratch;
@@ -338,7 +343,7 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   __syncthreads();
   std::uint32_t most = 0;
   for (std::uint32_t b = 0; b < place.blocks; b++) most = max(most, scratch.guessed_tokens[b]);
-  if (only_best || (!learned.wrong && most <= room / 2)) return true;
+  if (only_best || (!again && most <= room / 2)) return true;
   const float for_room = 0.5f * filled * static_cast<float>(room) * core::power_of_two(fmaxf(guessed.floor, -60.0f));
   const float wide = fminf(fmaxf(for_room, least_margin * dropped), kMostMargin * dropped);
   const float margin = fminf(fmaxf(wide, kLeastOfAll * total), kMostOfAll * total);

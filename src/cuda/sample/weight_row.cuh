@@ -216,6 +216,7 @@ struct row_part_of_warp {
       }
     }
     const std::uint32_t step = skips ? 2 : 1;
+#pragma unroll 4
     for (std::uint32_t r = 0; r < held; r += step)
       look(first(slots.vector(first_held() + r + (skips && odd ? 1 : 0)).x));
   }

@@ -103,20 +103,19 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
   const float largest = core::from_ascending_key(best);
   if (by_weight && core::is_finite(largest)) {
     const row_filter filter{largest, params.steepness, kEveryCandidate, minus_infinity<float>()};
-    learned_border learned;
 #pragma unroll 1
-    for (int turn = 0; turn < kMostTurns; turn++) {
-      if (turn > 0) {
-        async_fence();
-        cluster_sync();  // none looks at another's memory
-        part.begin_again();
-        clear_scratch(place, true);
-        cluster_arrive_begun();
-        part.await();
-        cluster_wait();
-      }
-      if (draw_by_weight(request, index, all, part, least, filter, place, learned)) return;
-      if (!learned.wrong || wanted == 1) break;
+    for (;;) {
+      const turn_end end = draw_by_weight(request, index, all, part, least, filter, place);
+      if (end == turn_end::drawn) return;
+      if (end == turn_end::hopeless || state.turns + 1 == kMostTurns) break;
+      async_fence();
+      cluster_sync();  // none looks at another's memory
+      part.begin_again();
+      if (threadIdx.x == 0) state.turns++;
+      clear_scratch(place, true);
+      cluster_arrive();
+      part.await();
+      cluster_wait();
     }
   }
   // Half of the threads search the row where it lies, in the memory of what is done with.
