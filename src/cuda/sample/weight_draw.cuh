@@ -393,8 +393,9 @@ __device__ __forceinline__ turn_end draw_by_weight(const core::sample_request& r
   const learned_border& learned = place.state.learned;
   const bool only_best = wanted_by_count(params) == 1;
   token_list list(part.slots, part.slot_count);
-  guessed_border guessed =
-      learned.tied ? guessed_border::of_logit(learned.logit) : guessed_border::of_least(minimum_exponent(params));
+  const float least_kept = minimum_exponent(params);
+  const bool tied = learned.tied && filter.exponent(learned.logit) >= least_kept;  // else what min_p keeps is all
+  guessed_border guessed = tied ? guessed_border::of_logit(learned.logit) : guessed_border::of_least(least_kept);
   const bool guesses = (only_best || !params.top_p_off) && !learned.tied;
   const bool knows = !guesses || guess_border(filter, only_best, kRowWarps * list.room(), place, guessed);
   if (!knows) return turn_end::hopeless;
