@@ -1,5 +1,5 @@
-// Sampling from plain rows of which top_p alone decides what is kept: a cluster of blocks holds a row, weighs it, and
-// draws from what may be kept.
+// Sampling from plain rows of which top_p or min_p alone, or nothing, decides what is kept: a cluster of blocks holds a
+// row, weighs it, and draws from what may be kept.
 //
 // Why it is fast: a row is read once and stays in shared memory and registers; a multiprocessor has one block, so that
 // none has more to do than another; blocks tell each other by sends, which wait for no loads.
@@ -7,14 +7,18 @@
 // reach -> all weighed, exactly; what reaches the floor is listed by its lane -> the lists' weights in bins of
 // exponents, told to all: the border's bin -> what lies before it added up by columns, what lies in it told to all ->
 // every block decides those, and knows the draw's block -> which finds the range of columns, then the token.
-// Exact for any data: sums are integers; where the floor was too high, or a list too short, the row is searched where
-// it lies, by passes that serve any data.
-// Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
-// History, 64 x 128,256 fp32, p 0.95, us by a driver: streamed, two or three blocks a multiprocessor
-// (stream_weight.cuh) 50.8 -> held on the chip, lists by lanes 48.4 -> lists joined 39.2 -> columns summed before the
-// border is decided 37.6. Launched in a graph of 24, 31.7 -> marks by upper halves, no clamp where a warp's logits
-// allow it, tokens listed at a pitch 30.5 -> the sample counted without branches, registers loaded before copies 30.0.
-// 256 such rows: streamed 166 -> held on the chip, 66 after 66 of them 106.
+// Flat rows keep more than lists hold: a ceiling is guessed, too, and what reaches it is added up, by ranges of
+// columns, as it is weighed; what lies between is listed, and the range that the draw falls into is read again. Where
+// nothing but min_p filters, or nothing at all, what is kept is known beforehand, and nothing is listed. Exact for any
+// data: sums are integers, and tell a wrong guess. Then the row is weighed again, by a guess that knows how far off the
+// first was, or among equal logits by their tokens; after that it is searched where it lies, by passes that serve any
+// data. Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md. History, 64 x 128,256 fp32, p 0.95,
+// us by a driver: streamed, two or three blocks a multiprocessor (stream_weight.cuh) 50.8 -> held on the chip, lists by
+// lanes 48.4 -> lists joined 39.2 -> columns summed before the border is decided 37.6. Launched in a graph of 24, 31.7
+// -> marks by upper halves, no clamp where a warp's logits allow it, tokens listed at a pitch 30.5 -> the sample
+// counted without branches, registers loaded before copies 30.0. 256 such rows: streamed 166 -> held on the chip, 66
+// after 66 of them 106. Flat rows, T 1.5, 64, on an H100: searched where they lie 250 -> a ceiling 38; what this costs
+// others, and rows whose best are neighbours: 33 -> 37, 135 -> 61.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
