@@ -33,6 +33,14 @@ struct learned_border {
   float logit;     // of these
   float exponent;  // so much of all weight reaches it, exactly; 0 if that is not known
   float share;
+
+  /// Where the border is among guessed weights, if these are stretched to what is known. @param border where it was
+  /// @param known of the guessed weights, how much reaches the exponent
+  __device__ __forceinline__ float stretched(float border, float total, float known) const {
+    if (!(exponent < 0.0f)) return border;
+    const float wanted = border / total;
+    return wanted <= share ? known * wanted / share : known + (total - known) * (wanted - share) / (1.0f - share);
+  }
 };
 
 /// What stays where it is while a row is searched in place.
@@ -95,8 +103,9 @@ struct alignas(16) weight_scratch {
   std::uint64_t cut;
   std::uint32_t told_bin;
   std::uint32_t floor_bin;
-  std::uint32_t guessed_tokens[kMostBlocks];  // that reach the floor
-  std::uint32_t least_tied;                   // keys of logits at the border
+  std::uint32_t guessed_tokens;                  // that reach the floor
+  std::uint32_t guessed_tokens_of[kMostBlocks];  // the same, of each block
+  std::uint32_t least_tied;                      // keys of logits at the border
   std::uint32_t most_tied;
   float ceiling;
   float floor;
@@ -184,7 +193,8 @@ __device__ __forceinline__ void clear_scratch(const weight_place& place, bool ag
   scratch.known = 0.0f;
   scratch.kept_count = 0;
   scratch.floor_bin = kGuessBins;
-  for (std::uint32_t b = 0; b < kMostBlocks; b++) scratch.guessed_tokens[b] = 0;
+  scratch.guessed_tokens = 0;
+  for (std::uint32_t& tokens : scratch.guessed_tokens_of) tokens = 0;
   scratch.least_tied = ~0u;
   scratch.most_tied = 0;
   scratch.bordering = 0;
@@ -275,35 +285,40 @@ struct guessed_border {
   __device__ __forceinline__ bool by_least() const { return floor >= ceiling && !tied; }
 };
 
+/// How much weight lies between a flat row's border and its ceiling, or its floor: as lists have room for, within
+/// limits.
+/// @param floor an exponent not far from it. @param dropped by top_p, of the total
+__device__ __forceinline__ float flat_margin(float floor, std::uint32_t room, float total, float dropped,
+                                             bool crowded) {
+  const float least_part = crowded ? 0.04f : 0.12f;  // of what is dropped
+  constexpr float kMostPart = 0.6f;
+  const float filled = crowded ? 0.1f : 0.25f;  // of the room
+  constexpr float kLeastOfAll = 0x1p-20f;
+  constexpr float kMostOfAll = 0.03f;
+  const float for_room = 0.5f * filled * static_cast<float>(room) * core::power_of_two(fmaxf(floor, -60.0f));
+  const float wide = fminf(fmaxf(for_room, least_part * dropped), kMostPart * dropped);
+  return fminf(fmaxf(wide, kLeastOfAll * total), kMostOfAll * total);
+}
+
 /// Guesses top_p's border from the counted bins: the same in all blocks. @param room tokens that a block's lists hold.
 /// @returns whether there is one to be guessed. All threads come, after share_guess.
 __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only_best, std::uint32_t room,
                                              const weight_place& place, guessed_border& guessed) {
-  constexpr float kLost = 0.7f;  // of the weight that top_p drops may lie below the floor
-  // As much of it lies between a flat row's border and its ceiling, or its floor, as lists have room for, within
-  // limits.
-  constexpr float kMostMargin = 0.6f;
-  constexpr float kMostOfAll = 0.03f;  // weights
-  constexpr float kLeastOfAll = 0x1p-20f;
+  constexpr float kLost = 0.7f;            // of the weight that top_p drops may lie below the floor
   constexpr float kLeastWidth = 0x1p-10f;  // of an exponent
   const learned_border& learned = place.state.learned;
   const bool again = place.state.turns > 0;
-  const float least_margin = learned.crowded ? 0.04f : 0.12f;
-  const float filled = learned.crowded ? 0.1f : 0.25f;  // of the room
   weight_scratch& scratch = place.scratch;
   const std::int32_t first = octave_bin(filter.largest, filter.steepness);
   const float base = filter.largest * filter.steepness;
-  std::uint32_t tokens_of[kMostBlocks]{};  // in the thread's bin
-  std::uint32_t tokens = 0;
-#pragma unroll
-  for (std::uint32_t b = 0; b < kMostBlocks; b++) {  // all of them under way together
-    if (b >= place.blocks) continue;
+  const auto tokens_of = [&](std::uint32_t block) {  // in the thread's bin
     const auto bin =
         static_cast<std::uint32_t>(static_cast<std::int32_t>(threadIdx.x) - first +
-                                   octave_bin(core::from_ascending_key(scratch.block_best[b]), filter.steepness));
-    tokens_of[b] = bin < kCountedBins ? place.guesses(b)[bin] : 0;
-    tokens += tokens_of[b];
-  }
+                                   octave_bin(core::from_ascending_key(scratch.block_best[block]), filter.steepness));
+    return bin < kCountedBins ? place.guesses(block)[bin] : 0;
+  };
+  std::uint32_t tokens = 0;
+  for (std::uint32_t b = 0; b < place.blocks; b++) tokens += tokens_of(b);
   const float exponent = -(static_cast<float>(threadIdx.x) + 0.5f) / static_cast<float>(kOctaveBins);
   const float weight = static_cast<float>(tokens) * core::power_of_two(exponent);
   float total = 0.0f;
@@ -323,30 +338,26 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   if (end == kGuessBins) return false;
   const float least = static_cast<float>(first - static_cast<std::int32_t>(end)) / static_cast<float>(kOctaveBins);
   guessed = guessed_border::of_all_listed(fminf(least - base, -1.0f / kOctaveBins));
-#pragma unroll
-  for (std::uint32_t b = 0; b < kMostBlocks; b++) {
-    if (b >= place.blocks) continue;
-    const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? tokens_of[b] : 0);
-    if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(scratch.guessed_tokens + b, reaching);
+  const auto add_reaching = [&](std::uint32_t in_bin, std::uint32_t& to) {  // of all threads' bins
+    const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? in_bin : 0);
+    if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(&to, reaching);
+  };
+  add_reaching(tokens, scratch.guessed_tokens);
+  __syncthreads();
+  if (only_best || (!again && scratch.guessed_tokens <= room / 2)) return true;
+  if (!again) {  // they may be spread over the blocks
+    for (std::uint32_t b = 0; b < place.blocks; b++) add_reaching(tokens_of(b), scratch.guessed_tokens_of[b]);
+    __syncthreads();
+    std::uint32_t most = 0;
+    for (std::uint32_t b = 0; b < place.blocks; b++) most = max(most, scratch.guessed_tokens_of[b]);
+    if (most <= room / 2) return true;
   }
-  float border = total - dropped;
-  if (learned.exponent < 0.0f) {
-    const float share = border / total;
-    const float known = scratch.known;
-    border = share <= learned.share ? known * share / learned.share
-                                    : known + (total - known) * (share - learned.share) / (1.0f - learned.share);
-  }
+  const float border = learned.stretched(total - dropped, total, scratch.known);
   const auto place_at = [&](float wanted, float& to) {
     if (before < wanted && before + weight >= wanted)
       to = (end_of_bin - (wanted - before) / weight) / static_cast<float>(kOctaveBins) - base;
   };
-  __syncthreads();
-  std::uint32_t most = 0;
-  for (std::uint32_t b = 0; b < place.blocks; b++) most = max(most, scratch.guessed_tokens[b]);
-  if (only_best || (!again && most <= room / 2)) return true;
-  const float for_room = 0.5f * filled * static_cast<float>(room) * core::power_of_two(fmaxf(guessed.floor, -60.0f));
-  const float wide = fminf(fmaxf(for_room, least_margin * dropped), kMostMargin * dropped);
-  const float margin = fminf(fmaxf(wide, kLeastOfAll * total), kMostOfAll * total);
+  const float margin = flat_margin(guessed.floor, room, total, dropped, learned.crowded);
   place_at(border - margin, scratch.ceiling);
   place_at(border + margin, scratch.floor);
   __syncthreads();
