@@ -1,8 +1,8 @@
 // Sampling from plain rows: a cluster of blocks streams a row past a cut, and draws from what reaches it.
 //
-// Where every row keeps its few best by count, count_sample.cu serves; few rows that none does, weight_sample.cu. Here
-// a row may ask for either: an array of top_k tells what on the device alone. Where such rows have many logits,
-// count_sample.cu serves those that it can, and what is launched behind it the others.
+// Where every row keeps its few best by count, count_sample.cu serves; where none does, weight_sample.cu, but for many
+// short rows. Here a row may ask for either: an array of top_k tells what on the device alone. Where such rows have
+// many logits, count_sample.cu serves those that it can, and what is launched behind it the others.
 //
 // Why it is fast: a row is read once; as much of it as fits is held in shared memory, the rest asked for from L2 while
 // the blocks meet. With top_k, the best of 128 groups of what is held give a cut that the k best surely reach, and what
@@ -181,16 +181,17 @@ core::sample_work sample_work_of(const core::sample_request& request, int multip
   const bool weighs_all = out.logprobs || out.top_n > 0;
   // Values that lie on the device may be any.
   const bool short_lists = common_top_k(request) <= static_cast<std::int64_t>(kMostByGroups);
-  const bool filtered = counts_alone(request) || params.temperature.rows || params.top_k.rows || params.top_p.rows ||
-                        params.top_p.common < 1;
+  const bool top_p = params.top_p.rows || params.top_p.common < 1;
+  const bool filtered = counts_alone(request) || params.temperature.rows || params.top_k.rows || top_p;
   const bool fits = request.logits.rows <= kMostGrid / kMostBlocks;
   const bool streams = !weighs_all && short_lists && filtered;
   // Rows that are weighed know the weight of all, too, and have no need of lists where nothing but min_p filters.
-  const bool min_p_first = params.min_p_order == min_p_order::first && (params.min_p.rows || params.min_p.common > 0);
-  const bool top_p = params.top_p.rows || params.top_p.common < 1;
-  const bool weighs = out.top_n == 0 && !counts_alone(request) && !(min_p_first && top_p) &&
-                      weight_sample_serves(request, row_kinds::all, multiprocessors);
-  return fits && (streams || weighs) ? core::sample_work::filtered : core::sample_work::whole;
+  const auto weighs = [&] {
+    const bool min_p_first = params.min_p_order == min_p_order::first && (params.min_p.rows || params.min_p.common > 0);
+    return out.top_n == 0 && !counts_alone(request) && !(min_p_first && top_p) &&
+           weight_sample_serves(request, row_kinds::all, multiprocessors);
+  };
+  return fits && (streams || weighs()) ? core::sample_work::filtered : core::sample_work::whole;
 }
 
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,

@@ -134,7 +134,7 @@ __device__ __forceinline__ column_ranges ranges_of(const row_pieces<Stored>& all
   return {all.first_of(block), shift};
 }
 
-/// A block among its cluster's, of which there are several, and its shared memory.
+/// A block among its cluster's, which may be the only one, and its shared memory.
 struct weight_place {
   std::uint32_t rank;
   std::uint32_t blocks;
@@ -285,9 +285,8 @@ struct guessed_border {
   __device__ __forceinline__ bool by_least() const { return floor >= ceiling && !tied; }
 };
 
-/// How much weight lies between a flat row's border and its ceiling, or its floor: as lists have room for, within
-/// limits.
-/// @param floor an exponent not far from it. @param dropped by top_p, of the total
+/// How much weight lies between a flat row's border and its ceiling, or its floor: as much as lists have room for,
+/// within limits. @param floor an exponent not far from it. @param dropped by top_p, of the total
 __device__ __forceinline__ float flat_margin(float floor, std::uint32_t room, float total, float dropped,
                                              bool crowded) {
   const float least_part = crowded ? 0.04f : 0.12f;  // of what is dropped
