@@ -309,8 +309,7 @@ class cuda_backend final : public core::backend {
  private:
   core::sample_algorithm sample_algorithm_of(const core::sample_request& request) const {
     const sample_shape shape{.rows = request.logits.rows, .vocab = request.logits.cols, .type = request.logits.type};
-    return core::choose_sample_algorithm(device_kind::cuda, shape,
-                                         sample_work_of(request, properties_.multiProcessorCount));
+    return core::choose_sample_algorithm(device_kind::cuda, shape, sample_work_of(request));
   }
 
   void sample_plain(cudaStream_t stream, const core::sample_request& request) const {

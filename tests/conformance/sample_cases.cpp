@@ -290,13 +290,15 @@ std::vector<sample_case> border_sample_cases() {
 }
 
 std::vector<sample_case> flat_sample_cases() {
-  // Of as many bytes that GPUs have a row on eight multiprocessors, on two, and on one.
+  // Of as many bytes that GPUs have a row on eight multiprocessors, on two, on half of one, on two halves, and on a
+  // quarter.
   struct rows_of {
     std::int64_t rows;
     std::int64_t wide_vocab;    // of fp32
     std::int64_t narrow_vocab;  // of 16 bits
   };
-  constexpr rows_of kShapes[] = {{2, 130'001, 250'003}, {40, 40'007, 70'000}, {140, 20'001, 50'257}};
+  constexpr rows_of kShapes[] = {
+      {2, 130'001, 250'003}, {40, 40'007, 70'000}, {140, 20'001, 50'257}, {135, 33'001, 65'601}, {301, 8'001, 16'383}};
   constexpr float kWarm[] = {1.5f, 3.0f, 0.8f, 100.0f, 1.0f};
   constexpr float kKept[] = {0.95f, 1.0f, 0.5f, 0.999f};
   constexpr float kLeasts[] = {0.0f, 0.0f, 0.01f, 0.0f, 0.0f, 0.3f, 1e-4f};
@@ -370,6 +372,13 @@ std::vector<sample_case> large_sample_cases() {
                      .distribution = distribution,
                      .top_p = 0.5f,
                      .parameters = "seed_rows",
+                     .answer = kWithoutLogprobs});
+    cases.push_back({.type = value_type::f16,
+                     .rows = 135,
+                     .vocab = 125'001,
+                     .distribution = distribution,
+                     .temperature = 0.8f,
+                     .top_p = 0.9f,
                      .answer = kWithoutLogprobs});
   }
   cases.push_back({.type = value_type::bf16, .rows = 64, .vocab = 128'256, .top_k = 50, .top_p = 0.95f});

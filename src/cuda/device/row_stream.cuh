@@ -3,10 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/device/async_copy.cuh"
-#include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/element.cuh"
 #include "cuda/device/score.cuh"
@@ -114,7 +112,6 @@ struct row_piece {
   static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
   const uint4* vectors;
   std::uint32_t count;         // of them
-  std::uint32_t piece;         // vectors of every block but the last
   std::uint32_t head;          // columns before the row's first vector
   std::uint32_t behind;        // the first column behind its last one
   std::uint32_t first_column;  // of the block's vectors
@@ -127,7 +124,7 @@ struct row_piece {
     const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(Stored));
     head = min(columns, past == 0 ? 0 : kPerVector - past);
     const std::uint32_t all = (columns - head) / kPerVector;
-    piece = (all + blocks - 1) >> shift_of(blocks);
+    const std::uint32_t piece = (all + blocks - 1) >> shift_of(blocks);
     const std::uint32_t first = min(rank * piece, all);
     count = min(piece, all - first);
     vectors = reinterpret_cast<const uint4*>(row + head) + first;
@@ -140,11 +137,6 @@ struct row_piece {
     edge = has_edge ? core::widen(row[edge_column]) : core::float_from_bits(0xFF800000u);
   }
 
-  /// Which block has a column.
-  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t column, std::uint32_t blocks) const {
-    if (column >= behind) return blocks - 1;
-    return column < head ? 0 : (column - head) / (piece * kPerVector);
-  }
   /// Calls look(raw, first column) for the thread's vectors where they lie.
   template <class Look>
   __device__ __forceinline__ void for_each_in_place(Look look) const {
@@ -158,91 +150,6 @@ struct row_piece {
 #pragma unroll
       for (int v = 0; v < kFlight; v++) {
         if (i + v * Threads < count) look(raw[v], first_column + (i + v * Threads) * kPerVector);
-      }
-    }
-  }
-};
-
-/// The same, of whose rounds every step-th is held in shared memory.
-template <class Stored, int Threads>
-struct row_stream : row_piece<Stored, Threads> {
-  using base = row_piece<Stored, Threads>;
-  using base::count;
-  using base::first_column;
-  using base::kPerVector;
-  using base::vectors;
-  std::uint32_t rounds;
-  std::uint32_t step;
-  std::uint32_t absent;  // a word of values that are not there
-  uint4* held;           // the thread's first: the next round's is Threads farther
-
-  __device__ __forceinline__ row_stream(const Stored* row, std::uint32_t columns, std::uint32_t rank,
-                                        std::uint32_t blocks, uint4* held_memory, std::uint32_t room_rounds,
-                                        std::uint32_t worst_word)
-      : base(row, columns, rank, blocks), absent(worst_word) {
-    rounds = (count + Threads - 1) / Threads;
-    step = max((rounds + room_rounds - 1) / room_rounds, 1u);
-    held = held_memory + threadIdx.x;
-  }
-
-  /// Begins to copy the rounds that are held.
-  __device__ __forceinline__ void begin_to_hold() const {
-    std::uint32_t to = shared_address(held);
-    for (std::uint32_t i = threadIdx.x; i < count; i += step * Threads, to += Threads * 16)
-      async_copy_16(to, vectors + i, true);
-    async_commit();
-  }
-  /// Asks L2 for the others. All threads come.
-  __device__ __forceinline__ void prefetch() const {
-    if (step == 1) return;
-    const std::uint32_t first = (threadIdx.x * step + 1) * Threads;
-    if (first < count) prefetch_bytes(vectors + first, min((step - 1) * Threads, count - first) * 16);
-  }
-  __device__ __forceinline__ std::uint32_t held_rounds() const { return (rounds + step - 1) / step; }
-  /// The j-th round that is not held.
-  __device__ __forceinline__ std::uint32_t other_round(std::uint32_t j) const { return j + 1 + j / (step - 1); }
-  __device__ __forceinline__ std::uint32_t other_rounds() const { return rounds - held_rounds(); }
-
-  /// Calls mark(raw) for the thread's vectors of the rounds that are held, or of the others: bits of the
-  /// values that are wanted. Then place(how many) for those of a batch, and take(place + i, x, column) for each.
-  /// Vectors that are not there are passed as `absent`. The others come after the held ones, whose memory they use.
-  template <bool Held, class Mark, class Place, class Take>
-  __device__ __forceinline__ void for_each_vector(Mark mark, Place place, Take take) const {
-    static_assert(kFlight * kPerVector <= 32);
-    const std::uint32_t all = Held ? held_rounds() : other_rounds();
-    uint4 raw[kFlight];
-    const auto load = [&](std::uint32_t j) {
-#pragma unroll
-      for (int v = 0; v < kFlight; v++) {
-        const std::uint32_t at = (Held ? (j + v) * step : other_round(j + v)) * Threads + threadIdx.x;
-        raw[v] = make_uint4(absent, absent, absent, absent);
-        if (j + v < all && at < count) raw[v] = Held ? held[(j + v) * Threads] : load_streaming(vectors + at);
-      }
-    };
-    load(0);
-#pragma unroll 1
-    for (std::uint32_t j = 0; j < all; j += kFlight) {
-      uint4 now[kFlight];
-#pragma unroll
-      for (int v = 0; v < kFlight; v++) now[v] = raw[v];
-      load(j + kFlight);  // under way while these are looked at
-      std::uint32_t marks = 0;
-#pragma unroll
-      for (int v = 0; v < kFlight; v++) marks |= mark(now[v]) << (v * kPerVector);
-      if (marks == 0) continue;
-      uint4* batch = held + (Held ? j * Threads : 0);
-      if constexpr (!Held) {
-#pragma unroll
-        for (int v = 0; v < kFlight; v++) batch[v * Threads] = now[v];
-      }
-      std::uint32_t to = place(__popc(marks));
-      for (; marks; marks &= marks - 1) {
-        const std::uint32_t bit = __ffs(static_cast<int>(marks)) - 1;
-        const std::uint32_t v = bit / kPerVector;
-        const std::uint32_t e = bit % kPerVector;
-        const std::uint32_t round = Held ? (j + v) * step : other_round(j + v);
-        take(to++, core::widen(reinterpret_cast<const Stored*>(batch + v * Threads)[e]),
-             first_column + (round * Threads + threadIdx.x) * kPerVector + e);
       }
     }
   }
@@ -268,7 +175,7 @@ class other_rounds {
   std::uint32_t left_;  // before the next multiple
 };
 
-/// The same, on its way through shared memory: rounds from all over the piece come first, the others behind them and
+/// A piece on its way through shared memory: rounds from all over the piece come first, the others behind them and
 /// wherever those looked at leave room.
 template <class Stored, int Threads>
 struct row_ring : row_piece<Stored, Threads> {

@@ -32,11 +32,12 @@ struct listed_bins {
 
 /// Adds the lists' weights up in bins, which join the listed tokens, and tells all blocks these, the weight of all and
 /// of what is above the ceiling, and whether a list was too short. All threads of the cluster come.
+template <class Form>
 __device__ __forceinline__ void share_weights(const weighed_sums& sums, bool flat, const row_filter& filter,
                                               const listed_bins& bins, const token_list& list,
-                                              const weight_place& place) {
-  weight_state& state = place.state;
-  weight_scratch& scratch = place.scratch;
+                                              const weight_place<Form>& place) {
+  weight_state<Form>& state = place.state;
+  weight_scratch<Form>& scratch = place.scratch;
   list.for_each([&](listed_token& listed) {
     const float exponent = filter.exponent(listed.x);
     const std::uint32_t bin = bins.of(exponent, listed.token);
@@ -56,8 +57,11 @@ __device__ __forceinline__ void share_weights(const weighed_sums& sums, bool fla
     *to = mine;
     for (std::uint32_t b = 1; b < place.blocks; b++)
       send_to_block(to, (place.rank + b) & (place.blocks - 1), mine, &state.weighed);
-  } else if (threadIdx.x < kBorderBins + place.blocks) {
-    const std::uint32_t block = threadIdx.x - kBorderBins;
+  }
+  constexpr std::uint32_t kOfBlocks = Form::kThreads - kWarp;  // a thread for each
+  static_assert(kMostBlocks <= kWarp);
+  if (threadIdx.x >= kOfBlocks && threadIdx.x < kOfBlocks + place.blocks) {
+    const std::uint32_t block = threadIdx.x - kOfBlocks;
     const std::uint64_t total = scratch.total.value() + (crowded ? kCrowded : 0);
     const std::uint64_t above = scratch.above.value();
     if (block == place.rank) {
@@ -82,11 +86,11 @@ struct listed_border {
 
 /// Finds the border's bin; every block for itself. @returns whether the lists have it, or need not; else what was wrong
 /// has been learned; the same for all blocks.
-template <class Stored>
-__device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bool only_best, const weight_place& place,
-                                            listed_border& border) {
+template <class Stored, class Form>
+__device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bool only_best,
+                                            const weight_place<Form>& place, listed_border& border) {
   const guessed_border& guessed = listed_by.border;
-  weight_scratch& scratch = place.scratch;
+  weight_scratch<Form>& scratch = place.scratch;
   std::uint64_t weight = 0;
   std::uint64_t all = 0;
   std::uint64_t above = 0;
@@ -127,11 +131,12 @@ __device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bo
 /// Adds up what this block keeps before the border, by ranges of its columns, and tells all blocks how much that is,
 /// and the border's tokens. What is above the ceiling is in the ranges already. @returns whether there is room for
 /// them; the same for all blocks. All threads of the cluster come.
+template <class Form>
 __device__ __forceinline__ bool share_border(const weighed_sums& sums, const row_filter& filter, const token_list& list,
                                              const listed_border& border, const column_ranges& ranges,
-                                             const weight_place& place) {
-  weight_state& state = place.state;
-  weight_scratch& scratch = place.scratch;
+                                             const weight_place<Form>& place) {
+  weight_state<Form>& state = place.state;
+  weight_scratch<Form>& scratch = place.scratch;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const float least_kept = minimum_exponent(state.params);
   std::uint64_t weight = sums.above;
@@ -185,11 +190,12 @@ __device__ __forceinline__ bool share_border(const weighed_sums& sums, const row
 }
 
 /// Whether all border tokens that there was room for have the same logit; the same for all blocks.
-__device__ __forceinline__ bool is_tied(const weight_place& place, float& logit) {
-  weight_scratch& scratch = place.scratch;
+template <class Form>
+__device__ __forceinline__ bool is_tied(const weight_place<Form>& place, float& logit) {
+  weight_scratch<Form>& scratch = place.scratch;
   for (std::uint32_t b = 0; b < place.blocks; b++) {
     const std::uint32_t there = min(scratch.block_border[b], place.share());
-    for (std::uint32_t i = threadIdx.x; i < there; i += kRowThreads) {
+    for (std::uint32_t i = threadIdx.x; i < there; i += Form::kThreads) {
       const std::uint32_t key = core::key_of(place.border[b * place.share() + i]);
       atomicMin(&scratch.least_tied, key);
       atomicMax(&scratch.most_tied, key);
@@ -201,13 +207,14 @@ __device__ __forceinline__ bool is_tied(const weight_place& place, float& logit)
 }
 
 /// Moves the border's tokens together. @returns how many there are.
-__device__ __forceinline__ std::uint32_t join_border(const weight_place& place) {
-  const weight_scratch& scratch = place.scratch;
+template <class Form>
+__device__ __forceinline__ std::uint32_t join_border(const weight_place<Form>& place) {
+  const weight_scratch<Form>& scratch = place.scratch;
   std::uint32_t n = scratch.block_border[0];
   for (std::uint32_t b = 1; b < place.blocks; b++) {
     const std::uint32_t more = scratch.block_border[b];
     const std::uint64_t* from = place.border + b * place.share();
-    for (std::uint32_t start = 0; start < more; start += kRowThreads) {
+    for (std::uint32_t start = 0; start < more; start += Form::kThreads) {
       const std::uint32_t i = start + threadIdx.x;
       const std::uint64_t key = i < more ? from[i] : core::kNoRow;
       __syncthreads();  // these have been read
@@ -220,11 +227,11 @@ __device__ __forceinline__ std::uint32_t join_border(const weight_place& place) 
 }
 
 /// Decides one of the border's tokens. @param before the weight of all better ones. @returns whether it is kept.
-template <class Stored>
+template <class Stored, class Form>
 __device__ __forceinline__ bool decide(const weighed_key& mine, float exponent, std::uint64_t before,
-                                       const listed_border& border, const row_pieces<Stored>& all,
-                                       const column_ranges& ranges, const weight_place& place) {
-  weight_scratch& scratch = place.scratch;
+                                       const listed_border& border, const row_pieces<Stored, Form>& all,
+                                       const column_ranges& ranges, const weight_place<Form>& place) {
+  weight_scratch<Form>& scratch = place.scratch;
   if (before >= border.target) return false;
   if (before + mine.weight >= border.target) scratch.cut = mine.key;  // the last
   if (!(exponent >= minimum_exponent(place.state.params))) return false;
@@ -238,20 +245,20 @@ __device__ __forceinline__ bool decide(const weighed_key& mine, float exponent, 
 }
 
 /// Decides the border. @returns how many of its tokens are kept; every block finds the same.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t settle_border(const row_pieces<Stored>& all, const row_filter& filter,
+template <class Stored, class Form>
+__device__ __forceinline__ std::uint32_t settle_border(const row_pieces<Stored, Form>& all, const row_filter& filter,
                                                        const listed_border& border, const column_ranges& ranges,
-                                                       const weight_place& place) {
-  weight_scratch& scratch = place.scratch;
+                                                       const weight_place<Form>& place) {
+  weight_scratch<Form>& scratch = place.scratch;
   const std::uint32_t n = join_border(place);
-  if (n > kRowThreads / 2) {
+  if (n > Form::kThreads / 2) {
     std::uint32_t kept = 0;
     std::uint64_t ahead = border.before;
     const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
-    for (std::uint32_t i = n + threadIdx.x; i < padded; i += kRowThreads) place.border[i] = core::kNoRow;
-    block_sort<kRowThreads>(place.border, padded);
+    for (std::uint32_t i = n + threadIdx.x; i < padded; i += Form::kThreads) place.border[i] = core::kNoRow;
+    block_sort<Form::kThreads>(place.border, padded);
     __syncthreads();
-    for (std::uint32_t start = 0; start < n && ahead < border.target; start += kRowThreads) {
+    for (std::uint32_t start = 0; start < n && ahead < border.target; start += Form::kThreads) {
       const std::uint32_t i = start + threadIdx.x;
       const std::uint64_t key = i < n ? place.border[i] : core::kNoRow;
       const float exponent = filter.exponent_of_key(key);
@@ -271,7 +278,7 @@ __device__ __forceinline__ std::uint32_t settle_border(const row_pieces<Stored>&
   }
   __syncthreads();
   std::uint32_t shift = 1;  // 2^shift threads compare for one key
-  while (shift < 5 && n << (shift + 1) <= kRowThreads) shift++;
+  while (shift < 5 && n << (shift + 1) <= Form::kThreads) shift++;
   const std::uint32_t helper = threadIdx.x & ((1u << shift) - 1);
   const std::uint32_t slot = threadIdx.x >> shift;
   const weighed_key mine = slot < n ? pairs[slot] : weighed_key{core::kNoRow, 0};
@@ -291,8 +298,9 @@ __device__ __forceinline__ std::uint32_t settle_border(const row_pieces<Stored>&
 
 /// The range of columns that the draw lies in. All threads of the block come. @param remainder then of the range's
 /// weight, too
-__device__ __forceinline__ std::uint32_t drawn_range(std::uint64_t& remainder, const weight_place& place) {
-  weight_scratch& scratch = place.scratch;
+template <class Form>
+__device__ __forceinline__ std::uint32_t drawn_range(std::uint64_t& remainder, const weight_place<Form>& place) {
+  weight_scratch<Form>& scratch = place.scratch;
   const std::uint64_t weight = threadIdx.x < kRangeBins ? scratch.ranges.value(threadIdx.x) : 0;
   std::uint64_t total = 0;
   const std::uint64_t ahead = sum_before_in(weight, scratch.warp_sums, total);
@@ -307,16 +315,18 @@ __device__ __forceinline__ std::uint32_t drawn_range(std::uint64_t& remainder, c
 
 /// Draws the token from what the block keeps: the range of columns that it lies in, then the token. All threads of the
 /// block come. @param remainder of the block's kept weight, the draw lies behind so much. @param kept of the row
+template <class Form>
 __device__ __forceinline__ void draw_token(const core::sample_request& request, std::int64_t index,
                                            const row_filter& filter, const token_list& list,
                                            const listed_border& border, const column_ranges& ranges,
-                                           std::uint64_t remainder, std::uint32_t kept, const weight_place& place) {
+                                           std::uint64_t remainder, std::uint32_t kept,
+                                           const weight_place<Form>& place) {
   struct weighed_token {
     std::uint64_t weight;
     std::uint32_t token;
     float exponent;
   };
-  weight_scratch& scratch = place.scratch;
+  weight_scratch<Form>& scratch = place.scratch;
   const float least_kept = minimum_exponent(place.state.params);
   const std::uint64_t cut = scratch.cut;
   const std::uint32_t range = drawn_range(remainder, place);
@@ -331,7 +341,7 @@ __device__ __forceinline__ void draw_token(const core::sample_request& request, 
   });
   __syncthreads();
   const std::uint32_t n = scratch.in_range;
-  for (std::uint32_t i = threadIdx.x; i < n; i += kRowThreads) {
+  for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) {
     const weighed_token mine = found[i];
     std::uint64_t sum = 0;
     for (std::uint32_t other = 0; other < n; other++)
@@ -342,19 +352,19 @@ __device__ __forceinline__ void draw_token(const core::sample_request& request, 
 }
 
 /// The same of a flat row, of which the range is read again.
-template <class Stored>
+template <class Stored, class Form>
 __device__ __forceinline__ void draw_token_again(const core::sample_request& request, std::int64_t index,
-                                                 const row_pieces<Stored>& all, const row_filter& filter,
+                                                 const row_pieces<Stored, Form>& all, const row_filter& filter,
                                                  const listed_border& border, const column_ranges& ranges,
                                                  std::uint64_t remainder, std::uint32_t kept,
-                                                 const weight_place& place) {
-  weight_scratch& scratch = place.scratch;
+                                                 const weight_place<Form>& place) {
+  weight_scratch<Form>& scratch = place.scratch;
   const row_filter keeps{filter.largest, filter.steepness, scratch.cut, minimum_exponent(place.state.params)};
   const std::uint32_t range = drawn_range(remainder, place);
   const auto* values = static_cast<const Stored*>(request.logits.data) + index * request.logits.row_stride;
   const std::uint32_t first = range == 0 ? all.first_of(place.rank) : ranges.first + (range << ranges.shift);
   const std::uint32_t behind = min(ranges.first + ((range + 1) << ranges.shift), all.first_of(place.rank + 1));
-  const std::uint32_t each = (behind - first + kRowThreads - 1) / kRowThreads;
+  const std::uint32_t each = (behind - first + Form::kThreads - 1) / Form::kThreads;
   const std::uint32_t begin = min(first + threadIdx.x * each, behind);
   const std::uint32_t end = min(begin + each, behind);
   std::uint64_t weight = 0;
@@ -385,10 +395,11 @@ enum class turn_end : std::uint8_t {
 
 /// Filters by top_p and min_p, and draws. @param least of the lane's logits in vectors. @returns the same for all
 /// blocks. All threads of the cluster come.
-template <class Stored>
+template <class Stored, class Form>
 __device__ __forceinline__ turn_end draw_by_weight(const core::sample_request& request, std::int64_t index,
-                                                   const row_pieces<Stored>& all, const row_part_of_warp<Stored>& part,
-                                                   float least, const row_filter& filter, const weight_place& place) {
+                                                   const row_pieces<Stored, Form>& all,
+                                                   const row_part_of_warp<Stored, Form>& part, float least,
+                                                   const row_filter& filter, const weight_place<Form>& place) {
   const core::row_params& params = place.state.params;
   const learned_border& learned = place.state.learned;
   const bool only_best = wanted_by_count(params) == 1;
@@ -397,7 +408,7 @@ __device__ __forceinline__ turn_end draw_by_weight(const core::sample_request& r
   const bool tied = learned.tied && filter.exponent(learned.logit) >= least_kept;  // else what min_p keeps is all
   guessed_border guessed = tied ? guessed_border::of_logit(learned.logit) : guessed_border::of_least(least_kept);
   const bool guesses = (only_best || !params.top_p_off) && !learned.tied;
-  const bool knows = !guesses || guess_border(filter, only_best, kRowWarps * list.room(), place, guessed);
+  const bool knows = !guesses || guess_border(filter, only_best, Form::kWarps * list.room(), place, guessed);
   if (!knows) return turn_end::hopeless;
   const bool flat = guessed.flat();
   const whole_row_filter whole{filter};
@@ -416,7 +427,7 @@ __device__ __forceinline__ turn_end draw_by_weight(const core::sample_request& r
     return if_wrong;
   }
   std::uint32_t kept = settle_border(all, filter, border, ranges, place);
-  const weight_scratch& scratch = place.scratch;
+  const weight_scratch<Form>& scratch = place.scratch;
   std::uint64_t weight = 0;
   for (std::uint32_t b = 0; b < place.blocks; b++) {
     weight += scratch.block_kept[b];

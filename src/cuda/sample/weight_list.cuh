@@ -77,8 +77,8 @@ class token_list {
 /// Which of a lane's batch of vectors may be kept, as bits of a word.
 template <class Stored>
 struct batch_marks {
-  static constexpr std::uint32_t kPerVector = row_part_of_warp<Stored>::kPerVector;
-  static constexpr std::uint32_t kBatch = row_part_of_warp<Stored>::kBatch;
+  static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
+  static constexpr std::uint32_t kBatch = batch_rounds<Stored>;
   static constexpr std::uint32_t kBoth = 0x00010001;  // of a word of two 16-bit values
 
   /// The bit of an element. Of fp32, a vector's begin at every eighth bit; of the others, words' at every second one,
@@ -213,12 +213,13 @@ enum class weighing_kind : std::uint8_t {
 
 /// Weighs all that the warp has, and lists what reaches the floor but not the ceiling; what is above that is added up
 /// by ranges of columns. @tparam Flat there is a ceiling.
-template <weighing_kind Kind, bool Flat, class Stored>
-__device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& part, const whole_row_filter& filter,
-                                              const listing<Stored>& listed, const column_ranges& ranges,
-                                              const weight_place& place, token_list& list, weighed_sums& sums) {
-  constexpr std::uint32_t kPerVector = row_part_of_warp<Stored>::kPerVector;
-  constexpr std::uint32_t kBatch = row_part_of_warp<Stored>::kBatch;
+template <weighing_kind Kind, bool Flat, class Stored, class Form>
+__device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored, Form>& part,
+                                              const whole_row_filter& filter, const listing<Stored>& listed,
+                                              const column_ranges& ranges, const weight_place<Form>& place,
+                                              token_list& list, weighed_sums& sums) {
+  constexpr std::uint32_t kPerVector = part.kPerVector;
+  constexpr std::uint32_t kBatch = part.kBatch;
   using marks_of = batch_marks<Stored>;
   constexpr bool kByLogit = Kind != weighing_kind::by_bound;
   const auto vacate = [&](std::uint32_t slot) { list.vacate(slot); };
@@ -265,10 +266,10 @@ __device__ __forceinline__ void weigh_batches(const row_part_of_warp<Stored>& pa
 
 /// Weighs all that the warp has, and lists what may be kept but is not above the ceiling. @param least logit of the
 /// lane's. All lanes of the warp come.
-template <class Stored>
-__device__ __forceinline__ weighed_sums weigh_and_list(const row_part_of_warp<Stored>& part,
+template <class Stored, class Form>
+__device__ __forceinline__ weighed_sums weigh_and_list(const row_part_of_warp<Stored, Form>& part,
                                                        const whole_row_filter& filter, const listing<Stored>& listed,
-                                                       const column_ranges& ranges, const weight_place& place,
+                                                       const column_ranges& ranges, const weight_place<Form>& place,
                                                        float least, token_list& list) {
   weighed_sums sums{};
   if (part.has_edge) {

@@ -44,16 +44,17 @@ struct learned_border {
 };
 
 /// What stays where it is while a row is searched in place.
+template <class Form>
 struct alignas(16) weight_state {
   core::row_params params;
   learned_border learned;
   std::uint32_t turns;  // that were wrong
   std::uint32_t random;
-  std::uint64_t landed[kRowWarps][kMostChunks];
+  std::uint64_t landed[Form::kWarps][kMostChunks];
   std::uint64_t guessed;
   std::uint64_t weighed;
   std::uint64_t told;
-  std::uint32_t warp_best[kRowWarps];
+  std::uint32_t warp_best[Form::kWarps];
 };
 
 /// A sum in two words, for additions by many threads.
@@ -84,6 +85,7 @@ struct binned_weights {
 };
 
 /// The rest of a block's shared memory before its part of the row, with the border's keys behind it.
+template <class Form>
 struct alignas(16) weight_scratch {
   binned_weights bins;                     // of exponents
   binned_weights ranges;                   // of the block's columns
@@ -97,8 +99,8 @@ struct alignas(16) weight_scratch {
   std::uint32_t block_kept_count[kMostBlocks];
   std::uint32_t block_best[kMostBlocks];
   std::uint32_t block_border[kMostBlocks];
-  std::uint64_t warp_sums[kRowWarps];
-  float warp_estimates[kRowWarps];
+  std::uint64_t warp_sums[Form::kWarps];
+  float warp_estimates[Form::kWarps];
   std::uint64_t told;
   std::uint64_t cut;
   std::uint32_t told_bin;
@@ -125,22 +127,24 @@ struct column_ranges {
   }
 };
 /// Of a flat row, what a warp weighs at a time is within one.
-template <class Stored>
-__device__ __forceinline__ column_ranges ranges_of(const row_pieces<Stored>& all, std::uint32_t block, bool flat) {
-  constexpr std::uint32_t kTogether = row_part_of_warp<Stored>::kBatch * kWarp * all.kPerVector;
+template <class Stored, class Form>
+__device__ __forceinline__ column_ranges ranges_of(const row_pieces<Stored, Form>& all, std::uint32_t block,
+                                                   bool flat) {
+  constexpr std::uint32_t kTogether = batch_rounds<Stored> * kWarp * all.kPerVector;
   static_assert((kTogether & (kTogether - 1)) == 0);
-  const std::uint32_t shift = range_shift(kRowThreads * all.rounds * all.kPerVector + 2 * all.kPerVector);
+  const std::uint32_t shift = range_shift(Form::kThreads * all.rounds * all.kPerVector + 2 * all.kPerVector);
   if (flat) return {all.first_vector_of(block), max(shift, 31 - static_cast<std::uint32_t>(__clz(kTogether)))};
   return {all.first_of(block), shift};
 }
 
 /// A block among its cluster's, which may be the only one, and its shared memory.
+template <class Form>
 struct weight_place {
   std::uint32_t rank;
   std::uint32_t blocks;
   std::uint32_t capacity;  // border keys
-  weight_state& state;
-  weight_scratch& scratch;
+  weight_state<Form>& state;
+  weight_scratch<Form>& scratch;
   std::uint64_t* border;     // keys, each block's in a share of its own; before, the bins of all blocks' guesses
   std::uint64_t* bins_told;  // of exponents, of all blocks; then the border's keys with their weights
 
@@ -154,8 +158,8 @@ struct weight_place {
 };
 
 /// The sum of a value of the block's threads before this one; `total` is that of all. All threads come.
-template <class Value>
-__device__ __forceinline__ Value sum_before_in(Value value, Value* warp_sums, Value& total) {
+template <int Warps, class Value>
+__device__ __forceinline__ Value sum_before_in(Value value, Value (&warp_sums)[Warps], Value& total) {
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t warp = threadIdx.x / kWarp;
   const Value sum = running_sum(value);
@@ -164,7 +168,7 @@ __device__ __forceinline__ Value sum_before_in(Value value, Value* warp_sums, Va
   Value before = sum - value;
   total = 0;
 #pragma unroll
-  for (std::uint32_t w = 0; w < kRowWarps; w++) {
+  for (std::uint32_t w = 0; w < Warps; w++) {
     const Value of_warp = warp_sums[w];
     if (w < warp) before += of_warp;
     total += of_warp;
@@ -173,8 +177,9 @@ __device__ __forceinline__ Value sum_before_in(Value value, Value* warp_sums, Va
 }
 
 /// By all threads, before the blocks are told that this one has begun, or begins again: then what was guessed stays.
-__device__ __forceinline__ void clear_scratch(const weight_place& place, bool again = false) {
-  weight_scratch& scratch = place.scratch;
+template <class Form>
+__device__ __forceinline__ void clear_scratch(const weight_place<Form>& place, bool again = false) {
+  weight_scratch<Form>& scratch = place.scratch;
   static_assert(kBorderBins == kGuessBins && kRangeBins == kBorderBins);
   if (threadIdx.x < kBorderBins) {
     scratch.bins.low[threadIdx.x] = 0;
@@ -199,7 +204,7 @@ __device__ __forceinline__ void clear_scratch(const weight_place& place, bool ag
   scratch.most_tied = 0;
   scratch.bordering = 0;
   scratch.in_range = 0;
-  weight_state& state = place.state;
+  weight_state<Form>& state = place.state;
   if (again) {
     barrier_forget(&state.guessed);
     barrier_forget(&state.weighed);
@@ -225,17 +230,17 @@ __device__ __forceinline__ std::int32_t octave_bin(float x, float steepness) {
 
 /// Counts the threads' largest logits, which hold most of the weight, and a sample of the others in bins of exponents,
 /// and tells the blocks. @returns the row's largest logit's key. All threads of the cluster come.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stored>& part, float most,
-                                                     const weight_place& place) {
-  weight_state& state = place.state;
-  weight_scratch& scratch = place.scratch;
+template <class Stored, class Form>
+__device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stored, Form>& part, float most,
+                                                     const weight_place<Form>& place) {
+  weight_state<Form>& state = place.state;
+  weight_scratch<Form>& scratch = place.scratch;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t key = most != most ? kNanGroup : core::ascending_key(most);
   const std::uint32_t of_warp = __reduce_max_sync(kFullWarp, key);
   if (lane == 0) state.warp_best[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
-  const std::uint32_t best = __reduce_max_sync(kFullWarp, lane < kRowWarps ? state.warp_best[lane] : 0);
+  const std::uint32_t best = __reduce_max_sync(kFullWarp, lane < Form::kWarps ? state.warp_best[lane] : 0);
   const float steepness = state.params.steepness;
   const std::int32_t first = octave_bin(core::from_ascending_key(best), steepness);
   std::uint32_t* own = place.guesses(place.rank);
@@ -299,64 +304,115 @@ __device__ __forceinline__ float flat_margin(float floor, std::uint32_t room, fl
   return fminf(fmaxf(wide, kLeastOfAll * total), kMostOfAll * total);
 }
 
+/// The thread's bin of what all blocks have counted of a row's exponents: what it is guessed to hold.
+struct guessed_bin {
+  std::int32_t first;  // the bin of the row's largest logit, from which threads' bins count
+  float base;          // of exponents: that of logit 0, negated
+  std::uint32_t tokens;
+  float weight;
+  float before;  // weight of the bins before it
+  float total;   // of all
+
+  /// Where the bin ends, in bins' widths.
+  __device__ __forceinline__ float end() const {
+    return static_cast<float>(first + 1 - static_cast<std::int32_t>(threadIdx.x));
+  }
+  /// How far into the bin an exponent lies, and the other way round.
+  __device__ __forceinline__ float part_before(float exponent) const {
+    return end() - (exponent + base) * static_cast<float>(kOctaveBins);
+  }
+  __device__ __forceinline__ float exponent_at(float part) const {
+    return (end() - part) / static_cast<float>(kOctaveBins) - base;
+  }
+};
+
+/// How many of a block's counted tokens are in the thread's bin of the row.
+template <class Form>
+__device__ __forceinline__ std::uint32_t tokens_of(std::uint32_t block, const row_filter& filter, std::int32_t first,
+                                                   const weight_place<Form>& place) {
+  const float best = core::from_ascending_key(place.scratch.block_best[block]);
+  const auto bin =
+      static_cast<std::uint32_t>(static_cast<std::int32_t>(threadIdx.x) - first + octave_bin(best, filter.steepness));
+  return bin < kCountedBins ? place.guesses(block)[bin] : 0;
+}
+
+/// Adds up to what the bins before `end` hold, and this one. @param in_bin of the thread's
+__device__ __forceinline__ void add_reaching(std::uint32_t in_bin, std::uint32_t end, std::uint32_t& to) {
+  const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? in_bin : 0);
+  if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(&to, reaching);
+}
+
+/// The first of the threads' bins that has enough lowers `first`.
+__device__ __forceinline__ void find_first_bin(bool enough, std::uint32_t& first) {
+  const unsigned those = __ballot_sync(kFullWarp, threadIdx.x < kGuessBins && enough);
+  if (threadIdx.x % kWarp == 0 && those != 0)
+    atomicMin(&first, threadIdx.x + static_cast<std::uint32_t>(__ffs(static_cast<int>(those))) - 1);
+}
+
+/// The last bin that what top_p keeps should reach, and with how many tokens that is, in the scratch; kGuessBins if
+/// there is none. All threads come.
+template <class Form>
+__device__ __forceinline__ std::uint32_t guess_last_bin(const guessed_bin& bin, float most_lost, bool exact,
+                                                        const weight_place<Form>& place) {
+  // Tokens: to list so many costs little, and what is guessed from fewer is often wrong. One warp may have them all.
+  constexpr std::uint32_t kFew = Form::kBlocks == 4 ? 64 : 768;
+  weight_scratch<Form>& scratch = place.scratch;
+  find_first_bin(bin.total - bin.before - bin.weight <= most_lost, scratch.floor_bin);
+  __syncthreads();
+  const std::uint32_t last = scratch.floor_bin;
+  if (last == kGuessBins) return last;
+  add_reaching(bin.tokens, last, scratch.guessed_tokens);
+  __syncthreads();
+  if (exact || scratch.guessed_tokens >= kFew) return last;
+  const auto tokens = static_cast<float>(bin.tokens);
+  float all = 0.0f;
+  const float before = sum_before_in(tokens, scratch.warp_estimates, all);
+  if (threadIdx.x == 0) scratch.floor_bin = kGuessBins;
+  __syncthreads();
+  find_first_bin(before + tokens >= fminf(static_cast<float>(kFew), all), scratch.floor_bin);
+  __syncthreads();
+  return max(last, scratch.floor_bin);
+}
+
 /// Guesses top_p's border from the counted bins: the same in all blocks. @param room tokens that a block's lists hold.
 /// @returns whether there is one to be guessed. All threads come, after share_guess.
+template <class Form>
 __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only_best, std::uint32_t room,
-                                             const weight_place& place, guessed_border& guessed) {
+                                             const weight_place<Form>& place, guessed_border& guessed) {
   constexpr float kLost = 0.7f;            // of the weight that top_p drops may lie below the floor
   constexpr float kLeastWidth = 0x1p-10f;  // of an exponent
   const learned_border& learned = place.state.learned;
   const bool again = place.state.turns > 0;
-  weight_scratch& scratch = place.scratch;
-  const std::int32_t first = octave_bin(filter.largest, filter.steepness);
-  const float base = filter.largest * filter.steepness;
-  const auto tokens_of = [&](std::uint32_t block) {  // in the thread's bin
-    const auto bin =
-        static_cast<std::uint32_t>(static_cast<std::int32_t>(threadIdx.x) - first +
-                                   octave_bin(core::from_ascending_key(scratch.block_best[block]), filter.steepness));
-    return bin < kCountedBins ? place.guesses(block)[bin] : 0;
-  };
-  std::uint32_t tokens = 0;
-  for (std::uint32_t b = 0; b < place.blocks; b++) tokens += tokens_of(b);
-  const float exponent = -(static_cast<float>(threadIdx.x) + 0.5f) / static_cast<float>(kOctaveBins);
-  const float weight = static_cast<float>(tokens) * core::power_of_two(exponent);
-  float total = 0.0f;
-  const float before = sum_before_in(weight, scratch.warp_estimates, total);
-  const float dropped = (1.0f - static_cast<float>(place.state.params.top_p) * 0x1p-32f) * total;
-  const float most_lost = only_best ? total : kLost * dropped;
-  const bool enough = threadIdx.x < kGuessBins && total - before - weight <= most_lost;
-  const unsigned those = __ballot_sync(kFullWarp, enough);
-  if (threadIdx.x % kWarp == 0 && those != 0)
-    atomicMin(&scratch.floor_bin, threadIdx.x + static_cast<std::uint32_t>(__ffs(static_cast<int>(those))) - 1);
-  // How far into the thread's bin an exponent lies, and the other way round.
-  const float end_of_bin = static_cast<float>(first + 1 - static_cast<std::int32_t>(threadIdx.x));
-  const float known_part = end_of_bin - (learned.exponent + base) * static_cast<float>(kOctaveBins);
-  if (known_part >= 0.0f && known_part < 1.0f) scratch.known = before + known_part * weight;
-  __syncthreads();
-  const std::uint32_t end = scratch.floor_bin;
-  if (end == kGuessBins) return false;
-  const float least = static_cast<float>(first - static_cast<std::int32_t>(end)) / static_cast<float>(kOctaveBins);
-  guessed = guessed_border::of_all_listed(fminf(least - base, -1.0f / kOctaveBins));
-  const auto add_reaching = [&](std::uint32_t in_bin, std::uint32_t& to) {  // of all threads' bins
-    const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? in_bin : 0);
-    if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(&to, reaching);
-  };
-  add_reaching(tokens, scratch.guessed_tokens);
-  __syncthreads();
+  weight_scratch<Form>& scratch = place.scratch;
+  guessed_bin bin{};
+  bin.first = octave_bin(filter.largest, filter.steepness);
+  bin.base = filter.largest * filter.steepness;
+  for (std::uint32_t b = 0; b < place.blocks; b++) bin.tokens += tokens_of(b, filter, bin.first, place);
+  const float middle = -(static_cast<float>(threadIdx.x) + 0.5f) / static_cast<float>(kOctaveBins);
+  bin.weight = static_cast<float>(bin.tokens) * core::power_of_two(middle);
+  bin.before = sum_before_in(bin.weight, scratch.warp_estimates, bin.total);
+  const float dropped = (1.0f - static_cast<float>(place.state.params.top_p) * 0x1p-32f) * bin.total;
+  const float known_part = bin.part_before(learned.exponent);
+  if (known_part >= 0.0f && known_part < 1.0f) scratch.known = bin.before + known_part * bin.weight;
+  const std::uint32_t last = guess_last_bin(bin, only_best ? bin.total : kLost * dropped, only_best || again, place);
+  if (last == kGuessBins) return false;
+  const float least = static_cast<float>(bin.first - static_cast<std::int32_t>(last)) / static_cast<float>(kOctaveBins);
+  guessed = guessed_border::of_all_listed(fminf(least - bin.base, -1.0f / kOctaveBins));
   if (only_best || (!again && scratch.guessed_tokens <= room / 2)) return true;
   if (!again) {  // they may be spread over the blocks
-    for (std::uint32_t b = 0; b < place.blocks; b++) add_reaching(tokens_of(b), scratch.guessed_tokens_of[b]);
+    for (std::uint32_t b = 0; b < place.blocks; b++)
+      add_reaching(tokens_of(b, filter, bin.first, place), last, scratch.guessed_tokens_of[b]);
     __syncthreads();
     std::uint32_t most = 0;
     for (std::uint32_t b = 0; b < place.blocks; b++) most = max(most, scratch.guessed_tokens_of[b]);
     if (most <= room / 2) return true;
   }
-  const float border = learned.stretched(total - dropped, total, scratch.known);
+  const float border = learned.stretched(bin.total - dropped, bin.total, scratch.known);
   const auto place_at = [&](float wanted, float& to) {
-    if (before < wanted && before + weight >= wanted)
-      to = (end_of_bin - (wanted - before) / weight) / static_cast<float>(kOctaveBins) - base;
+    if (bin.before < wanted && bin.before + bin.weight >= wanted)
+      to = bin.exponent_at((wanted - bin.before) / bin.weight);
   };
-  const float margin = flat_margin(guessed.floor, room, total, dropped, learned.crowded);
+  const float margin = flat_margin(guessed.floor, room, bin.total, dropped, learned.crowded);
   place_at(border - margin, scratch.ceiling);
   place_at(border + margin, scratch.floor);
   __syncthreads();

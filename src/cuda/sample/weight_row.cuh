@@ -10,13 +10,19 @@
 
 namespace shortlist::cuda::sampling {
 
-constexpr int kRowThreads = 512;
-constexpr int kRowWarps = kRowThreads / kWarp;
-constexpr std::uint32_t kInRegisters = 12;  // a lane's vectors: the first rounds of its warp
-constexpr std::uint32_t kUnit = 4;          // rounds of neighbouring vectors: copies of less take longer
-constexpr std::uint32_t kChunk = 8;         // rounds that arrive together
-constexpr std::uint32_t kMostChunks = 4;    // no more than lanes
-constexpr std::uint32_t kSpareSlots = 4;    // at least, before those of vectors: for the first tokens that are listed
+/// How many blocks share a multiprocessor: one, where all rows run at a time or are long; more, so that some load while
+/// others weigh or wait for each other.
+template <int Blocks>
+struct block_form {
+  static_assert(Blocks == 1 || Blocks == 2 || Blocks == 4);
+  static constexpr int kBlocks = Blocks;
+  static constexpr int kThreads = Blocks == 1 ? 512 : 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr std::uint32_t kInRegisters = Blocks == 4 ? 4 : 12;  // a lane's vectors: its warp's first rounds
+};
+
+constexpr std::uint32_t kMostChunks = 4;  // no more than lanes
+constexpr std::uint32_t kSpareSlots = 4;  // at least, before those of vectors: for the first tokens that are listed
 
 /// A token that may be kept.
 struct listed_token {
@@ -49,11 +55,16 @@ struct lane_slots {
 constexpr std::uint32_t kTokenPitch = kWarp * sizeof(listed_token);  // bytes from a lane's token to its next
 static_assert(lane_slots::kTokensEach * kTokenPitch == kWarp * sizeof(uint4));
 
+/// Rounds of a warp that are weighed together: 16 logits of a lane.
+template <class Stored>
+constexpr std::uint32_t batch_rounds = sizeof(Stored);
+
 /// Where a row's columns are: whole vectors of 16 bytes in equal pieces, one of each block, and a few columns before
 /// and behind them. A block's warps take turns in a piece, a unit of rounds at a time, so that none has only the best.
-template <class Stored>
+template <class Stored, class Form>
 struct row_pieces {
   static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
+  static constexpr std::uint32_t kThreads = Form::kThreads;
   std::uint32_t blocks;
   std::uint32_t rounds;   // of a piece: vectors of each thread, if all have as many
   std::uint32_t columns;  // of the row
@@ -66,31 +77,32 @@ struct row_pieces {
     head = min(columns, past == 0 ? 0 : kPerVector - past);
     const std::uint32_t vectors = (columns - head) / kPerVector;
     behind = head + vectors * kPerVector;
-    rounds = (vectors + blocks * kRowThreads - 1) >> (shift_of(blocks) + kRoundShift);
+    rounds = ((vectors + blocks * kThreads - 1) >> shift_of(blocks)) / kThreads;
   }
   __device__ __forceinline__ std::uint32_t vectors() const { return (behind - head) / kPerVector; }
   /// The first column of a block's vectors.
   __device__ __forceinline__ std::uint32_t first_vector_of(std::uint32_t block) const {
-    return min(head + block * kRowThreads * rounds * kPerVector, behind);
+    return min(head + block * kThreads * rounds * kPerVector, behind);
   }
   /// The first column of a block's piece; `blocks` for the end of the last one.
   __device__ __forceinline__ std::uint32_t first_of(std::uint32_t block) const {
     if (block == 0) return 0;
     return block == blocks ? columns : first_vector_of(block);
   }
-
- private:
-  static constexpr std::uint32_t kRoundShift = 9;  // of vectors in a round of a block
-  static_assert(kRowThreads == 1 << kRoundShift);
 };
 
 /// A warp's part of a piece: the first rounds in registers, the next in shared memory, what has no room there where it
 /// lies.
-template <class Stored>
+template <class Stored, class Form>
 struct row_part_of_warp {
   static constexpr std::uint32_t kPerVector = 16 / sizeof(Stored);
-  static constexpr std::uint32_t kBatch = 16 / kPerVector;  // rounds that are weighed together
-  const uint4* vectors;                                     // of the piece
+  static constexpr std::uint32_t kBatch = batch_rounds<Stored>;
+  static constexpr std::uint32_t kThreads = Form::kThreads;
+  static constexpr std::uint32_t kInRegisters = Form::kInRegisters;
+  /// Rounds of neighbouring vectors: copies of less take longer, but of short rows one warp would have the best.
+  static constexpr std::uint32_t kUnit = Form::kBlocks == 4 ? kBatch : 4;
+  static constexpr std::uint32_t kChunk = 2 * kUnit;  // rounds that arrive together
+  const uint4* vectors;                               // of the piece
   std::uint32_t count;
   std::uint32_t rounds;        // in whole units: of the last, some warps have none
   std::uint32_t held;          // rounds in shared memory, a multiple of kBatch, in the last slots
@@ -104,20 +116,20 @@ struct row_part_of_warp {
   std::uint32_t phase = 0;  // of the barriers
   uint4 in_registers[kInRegisters];
 
-  __device__ __forceinline__ row_part_of_warp(const Stored* row, const row_pieces<Stored>& all, std::uint32_t block,
-                                              unsigned char* memory, std::uint32_t slots_each, std::uint64_t* barriers)
+  __device__ __forceinline__ row_part_of_warp(const Stored* row, const row_pieces<Stored, Form>& all,
+                                              std::uint32_t block, unsigned char* memory, std::uint32_t slots_each,
+                                              std::uint64_t* barriers)
       : rounds((all.rounds + kUnit - 1) / kUnit * kUnit), landed(barriers), slot_count(slots_each) {
     const std::uint32_t lane = threadIdx.x % kWarp;
-    const std::uint32_t first = min(block * all.rounds * kRowThreads, all.vectors());
-    count = min(all.rounds * kRowThreads, all.vectors() - first);
+    const std::uint32_t first = min(block * all.rounds * kThreads, all.vectors());
+    count = min(all.rounds * kThreads, all.vectors() - first);
     vectors = reinterpret_cast<const uint4*>(row + all.head) + first;
     first_column = all.head + first * kPerVector;
     const std::uint32_t beyond = (rounds - min(rounds, kInRegisters) + kBatch - 1) / kBatch * kBatch;
     held = min(beyond, (slots_each - kSpareSlots) / kBatch * kBatch);
     slots.first = reinterpret_cast<uint4*>(memory) + lane;
     const bool in_head = block == 0 && threadIdx.x < all.head;
-    const bool in_tail =
-        block == all.blocks - 1 && threadIdx.x >= kRowThreads - kWarp && lane < all.columns - all.behind;
+    const bool in_tail = block == all.blocks - 1 && threadIdx.x >= kThreads - kWarp && lane < all.columns - all.behind;
     has_edge = in_head || in_tail;
     edge_column = in_head ? lane : all.behind + lane;
     edge = has_edge ? core::widen(row[edge_column]) : core::float_from_bits(0xFF800000u);
@@ -187,9 +199,9 @@ struct row_part_of_warp {
   /// How many of the lane's logits each stands for that look_at_some looks at.
   __device__ __forceinline__ std::uint32_t sampled_each() const {
     const std::uint32_t here = kInRegisters + held;
-    return kPerVector / sampled_words() * (skips_rounds() ? 2 : 1) * max(1u, (rounds + here / 2) / here);
+    return kPerVector / sampled_of_vector() * (skips_rounds() ? 2 : 1) * max(1u, (rounds + here / 2) / here);
   }
-  /// Calls look(x) for some of the lane's logits, from all over the piece.
+  /// Calls look(x) for some of the lane's logits, from all over the piece: all of few.
   template <class Look>
   __device__ __forceinline__ void look_at_some(Look look) const {
     const auto first = [](std::uint32_t word) {
@@ -200,7 +212,19 @@ struct row_part_of_warp {
     };
     const bool odd = threadIdx.x % 2 != 0;
     const bool skips = skips_rounds();
-    const std::uint32_t words = sampled_words();
+    const std::uint32_t of_vector = sampled_of_vector();
+    const auto look_at = [&](const uint4& raw) {
+      look(first(raw.x));
+      if (of_vector == 1) return;
+      look(first(raw.z));
+      if (of_vector == 2) return;
+      look(first(raw.y));
+      look(first(raw.w));
+      if constexpr (sizeof(Stored) == 2) {
+        if (of_vector == 4) return;
+        for (const std::uint32_t word : {raw.x, raw.y, raw.z, raw.w}) look(first(word >> 16));
+      }
+    };
     if (skips) {
 #pragma unroll
       for (std::uint32_t r = 0; r < kInRegisters; r += 2) look(first(odd ? in_registers[r + 1].x : in_registers[r].x));
@@ -208,17 +232,18 @@ struct row_part_of_warp {
 #pragma unroll
       for (std::uint32_t r = 0; r < kInRegisters; r++) {
         if (r >= rounds) break;
-        look(first(in_registers[r].x));
-        if (words > 1) look(first(in_registers[r].z));
-        if (words <= 2) continue;
-        look(first(in_registers[r].y));
-        look(first(in_registers[r].w));
+        look_at(in_registers[r]);
       }
     }
     const std::uint32_t step = skips ? 2 : 1;
 #pragma unroll 4
-    for (std::uint32_t r = 0; r < held; r += step)
-      look(first(slots.vector(first_held() + r + (skips && odd ? 1 : 0)).x));
+    for (std::uint32_t r = 0; r < held; r += step) {
+      const uint4& held_one = slots.vector(first_held() + r + (skips && odd ? 1 : 0));
+      if constexpr (kInRegisters < kRoundsOfTwo)
+        look_at(held_one);
+      else  // rounds are so many that it is one of each vector
+        look(first(held_one.x));
+    }
   }
 
   /// Calls weigh(raw, address, column) for the lane's vectors, kBatch rounds at a time: they lie from that shared
@@ -267,15 +292,17 @@ struct row_part_of_warp {
   }
 
  private:
+  static constexpr std::uint32_t kRoundsOfTwo = 12;  // of which the sample has so many of each vector
   /// Whether lanes look at every other round, for the sample.
-  __device__ __forceinline__ bool skips_rounds() const { return rounds > 2 * kInRegisters; }
-  __device__ __forceinline__ std::uint32_t sampled_words() const {  // of a vector
-    return rounds <= kInRegisters / 2 ? 4 : rounds <= kInRegisters ? 2 : 1;
+  __device__ __forceinline__ bool skips_rounds() const { return rounds > 2 * kRoundsOfTwo; }
+  __device__ __forceinline__ std::uint32_t sampled_of_vector() const {
+    if (rounds <= kRoundsOfTwo / 6) return kPerVector;
+    return rounds <= kRoundsOfTwo / 2 ? 4 : rounds <= kRoundsOfTwo ? 2 : 1;
   }
   /// The number of the lane's vector of a round, in the piece.
   static __device__ __forceinline__ std::uint32_t vector_of(std::uint32_t round) {
-    static_assert(kInRegisters % kUnit == 0 && kUnit % kBatch == 0 && kChunk == 2 * kUnit);
-    const std::uint32_t unit = round / kUnit * kRowWarps + threadIdx.x / kWarp;
+    static_assert(kInRegisters % kUnit == 0 && kUnit % kBatch == 0);
+    const std::uint32_t unit = round / kUnit * Form::kWarps + threadIdx.x / kWarp;
     return (unit * kUnit + round % kUnit) * kWarp + threadIdx.x % kWarp;
   }
   static __device__ __forceinline__ uint4 absent() {

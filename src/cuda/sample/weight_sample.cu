@@ -36,13 +36,6 @@ namespace {
 using namespace sampling;
 using namespace sampling::weighing;
 
-constexpr std::int64_t kLeastColumns = 8000;  // of a row: fewer are streamed
-constexpr std::int64_t kLeastBytes = 60'000;  // of a block, where some follow each other: fewer are streamed
-constexpr std::int64_t kHalfBytes = 100'000;  // of a block, where many follow each other
-constexpr std::int64_t kFewWaves = 8;
-constexpr std::int64_t kHeldBytes = 260'000;           // of a row that a block has on the chip
-constexpr std::int64_t kMostColumns = (1 << 20) - 64;  // of a block: what a range has finds room with its border
-
 constexpr int kMostTurns = 3;  // a guess; another, knowing what was wrong with it; then which of equal tokens
 
 struct weight_args {
@@ -54,29 +47,26 @@ struct weight_args {
   row_kinds kinds;
 };
 
-template <class Stored>
-__global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __grid_constant__ weight_args args) {
+template <class Stored, class Form>
+__global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
+    weight_sample_kernel(const __grid_constant__ weight_args args) {
   const core::sample_request& request = args.request;
   const value_matrix& logits = request.logits;
-  auto& state = *reinterpret_cast<weight_state*>(dynamic_shared());
-  unsigned char* memory = dynamic_shared() + sizeof(weight_state);
-  auto& scratch = *reinterpret_cast<weight_scratch*>(memory);
-  const weight_place place{cluster_rank(),
-                           cluster_size(),
-                           args.border,
-                           state,
-                           scratch,
-                           reinterpret_cast<std::uint64_t*>(memory + sizeof(weight_scratch)),
-                           reinterpret_cast<std::uint64_t*>(memory + sizeof(weight_scratch)) + args.border};
+  auto& state = *reinterpret_cast<weight_state<Form>*>(dynamic_shared());
+  unsigned char* memory = dynamic_shared() + sizeof(state);
+  auto& scratch = *reinterpret_cast<weight_scratch<Form>*>(memory);
+  auto* behind = reinterpret_cast<std::uint64_t*>(memory + sizeof(scratch));
+  const weight_place<Form> place{cluster_rank(), cluster_size(), args.border,         state,
+                                 scratch,        behind,         behind + args.border};
   const std::uint32_t warp = threadIdx.x / kWarp;
   join_chain();
   const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
   if (skips(args.kinds, request, index)) return;
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   const auto columns = static_cast<std::uint32_t>(logits.cols);
-  const row_pieces<Stored> all(values, columns, place.blocks);
+  const row_pieces<Stored, Form> all(values, columns, place.blocks);
   unsigned char* slots = dynamic_shared() + args.slots_at + warp * args.slots * kWarp * 16;
-  row_part_of_warp<Stored> part(values, all, place.rank, slots, args.slots, state.landed[warp]);
+  row_part_of_warp<Stored, Form> part(values, all, place.rank, slots, args.slots, state.landed[warp]);
   part.begin();
   clear_scratch(place);
   cluster_arrive_begun();
@@ -122,7 +112,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
       cluster_wait();
     }
   }
-  // Half of the threads search the row where it lies, in the memory of what is done with.
+  // As many threads as others have search the row where it lies, in the memory of what is done with.
   auto& in_place = *reinterpret_cast<stream_scratch*>(memory);
   cluster_sync();
   auto* of_others = reinterpret_cast<float*>(slots - warp * args.slots * kWarp * 16);
@@ -134,94 +124,108 @@ __global__ void __launch_bounds__(kRowThreads, 1) weight_sample_kernel(const __g
   }
   __syncthreads();
   if (threadIdx.x >= kThreads) return;
-  most = larger_or_nan(most, of_others[threadIdx.x + kThreads]);
+  for (int other = kThreads; other < Form::kThreads; other += kThreads)
+    most = larger_or_nan(most, of_others[threadIdx.x + other]);
   const cluster_place cluster{place.rank, place.blocks, nullptr, 0};
   draw_in_place<Stored>(request, args.segment, index, most, cluster, in_place, 0);
   if (place.rank == 0) cluster_sync();  // the others may still look at this block's memory, until they end
 }
 
-std::int64_t row_bytes_of(const core::sample_request& request) {
-  return request.logits.cols * size_bytes(request.logits.type);
-}
+/// How rows are spread over the GPU.
+struct weight_layout {
+  int form;    // block_form: blocks of a multiprocessor
+  int blocks;  // of a row
+};
 
-/// Blocks of a row of which more are than run at a time: as few as have most of it on the chip, or twice as many, if
-/// their last wave leaves fewer multiprocessors without one.
-int blocks_in_waves(const core::sample_request& request, int multiprocessors) {
-  const std::int64_t row_bytes = row_bytes_of(request);
-  if (row_bytes > kHeldBytes) {
-    int blocks = 2;
-    while (blocks < kMostBlocks && row_bytes > 2 * kHeldBytes * blocks) blocks *= 2;
-    return blocks;
+/// The first whose bounds hold a request serves it. A block of the three forms has 260, 131 and 33 KB on the chip.
+struct layout_rule {
+  std::int64_t most_rows;   // for each multiprocessor
+  std::int64_t most_bytes;  // of a row
+  weight_layout layout;
+};
+constexpr std::int64_t kAnyRows = std::int64_t{1} << 40;
+constexpr layout_rule kLayouts[] = {
+    {1, 32'768, {2, 1}},          // half as many threads wait for each other
+    {1, 260'000, {1, 1}},         // a row has a multiprocessor
+    {2, 131'072, {2, 1}},         // all run at a time
+    {kAnyRows, 32'768, {4, 1}},   // in waves, as many at a time as are on the chip as a whole
+    {kAnyRows, 131'072, {2, 1}},  //
+    {kAnyRows, 245'760, {2, 2}},  // room for what two blocks tell each other, too
+    {kAnyRows, 260'000, {1, 1}},
+};
+
+weight_layout layout_of(const core::sample_request& request, int multiprocessors) {
+  constexpr std::int64_t kMostBytes = 520'000;                  // of a block, half of them on the chip
+  constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;  // of a block: its ranges' tokens have room
+  const std::int64_t rows = request.logits.rows;
+  const std::int64_t columns = request.logits.cols;
+  const std::int64_t row_bytes = columns * size_bytes(request.logits.type);
+  int blocks = blocks_of_row(rows, columns, multiprocessors);
+  if (blocks == 1) {
+    for (const layout_rule& rule : kLayouts)
+      if (rows <= rule.most_rows * multiprocessors && row_bytes <= rule.most_bytes) return rule.layout;
+    blocks = 2;
+    while (blocks < kMostBlocks && row_bytes > kMostBytes * blocks) blocks *= 2;
   }
-  constexpr std::int64_t kTimeOfOne = 5;  // in thirds of the time of one of two, which has half as much
-  const auto waves = [&](int blocks) {
-    const std::int64_t at_a_time = blocks_at_a_time(blocks, multiprocessors) / blocks;
-    return (request.logits.rows + at_a_time - 1) / at_a_time;
-  };
-  return row_bytes >= 2 * kHalfBytes && 3 * waves(2) < kTimeOfOne * waves(1) ? 2 : 1;
-}
-
-int blocks_of(const core::sample_request& request, int multiprocessors) {
-  const int blocks = blocks_of_row(request.logits.rows, request.logits.cols, multiprocessors);
-  return blocks > 1 ? blocks : blocks_in_waves(request, multiprocessors);
+  while (blocks < kMostBlocks && columns > kMostColumns * blocks) blocks *= 2;
+  return {1, blocks};
 }
 
 std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
-template <class Stored>
-void launch_type(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int blocks) {
-  constexpr std::int64_t kPerVector = row_part_of_warp<Stored>::kPerVector;
+template <class Stored, class Form>
+void launch_form(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int blocks) {
+  constexpr std::int64_t kPerVector = 16 / sizeof(Stored);
   constexpr std::int64_t kLeastBorder = 1024;
-  constexpr std::int64_t kBorderEach = 512;
-  const std::int64_t round = std::int64_t{blocks} * kRowThreads * kPerVector;  // columns
+  const std::int64_t round = std::int64_t{blocks} * Form::kThreads * kPerVector;  // columns
   const std::int64_t rounds = (request.logits.cols + round - 1) / round;
   const std::int64_t range =
-      std::int64_t{1} << range_shift(static_cast<std::uint32_t>(rounds * kRowThreads * kPerVector + 2 * kPerVector));
+      std::int64_t{1} << range_shift(static_cast<std::uint32_t>(rounds * Form::kThreads * kPerVector + 2 * kPerVector));
   weight_args args{};
   args.request = request;
   args.kinds = kinds;
   args.segment = segment_of(request, blocks);
-  args.border = std::bit_ceil(static_cast<std::uint32_t>(std::max({kLeastBorder, kBorderEach * blocks, 2 * range})));
+  args.border = std::bit_ceil(
+      static_cast<std::uint32_t>(std::max({kLeastBorder, std::int64_t{Form::kThreads} * blocks, 2 * range})));
   const std::int64_t border_bytes = args.border * std::int64_t{sizeof(std::uint64_t)};
   const std::int64_t told_bytes =
-      std::max<std::int64_t>(blocks * kBorderBins * sizeof(std::uint64_t), kRowThreads / 2 * sizeof(weighed_key));
+      std::max<std::int64_t>(blocks * kBorderBins * sizeof(std::uint64_t), Form::kThreads / 2 * sizeof(weighed_key));
   const std::int64_t scratch_bytes =
-      std::max<std::int64_t>(sizeof(weight_scratch) + border_bytes + told_bytes, sizeof(stream_scratch));
-  const std::int64_t slots_at = rounded_up(sizeof(weight_state) + scratch_bytes);
-  constexpr std::int64_t kSlotBytes = kRowThreads * 16;
-  constexpr std::int64_t kMostSlots = kSpareSlots + kMostChunks * kChunk;
-  args.slots = static_cast<std::uint32_t>(std::min((kMaxSharedBytes - slots_at) / kSlotBytes, kMostSlots));
+      std::max<std::int64_t>(sizeof(weight_scratch<Form>) + border_bytes + told_bytes, sizeof(stream_scratch));
+  const std::int64_t slots_at = rounded_up(sizeof(weight_state<Form>) + scratch_bytes);
+  constexpr std::int64_t kTakenBytes = 1024;  // of a multiprocessor's shared memory, by each block for the system
+  constexpr std::int64_t kBytes = (kMaxSharedBytes + kTakenBytes) / Form::kBlocks - kTakenBytes;
+  constexpr std::int64_t kSlotBytes = Form::kThreads * 16;
+  constexpr std::int64_t kMostSlots = kSpareSlots + kMostChunks * row_part_of_warp<Stored, Form>::kChunk;
+  args.slots = static_cast<std::uint32_t>(std::min((kBytes - slots_at) / kSlotBytes, kMostSlots));
   args.slots_at = static_cast<std::uint32_t>(slots_at);
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(request.logits.rows * blocks));
-  shape.threads = kRowThreads;
+  shape.threads = Form::kThreads;
   shape.shared_bytes = slots_at + args.slots * kSlotBytes;
   shape.cluster = blocks;
   shape.overlaps = true;
-  launch(weight_sample_kernel<Stored>, shape, stream, args, "starting to sample rows by weight");
+  launch(weight_sample_kernel<Stored, Form>, shape, stream, args, "starting to sample rows by weight");
+}
+
+template <class Stored>
+void launch_type(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
+                 const weight_layout& layout) {
+  if (layout.form == 4)
+    launch_form<Stored, block_form<4>>(stream, request, kinds, layout.blocks);
+  else if (layout.form == 2)
+    launch_form<Stored, block_form<2>>(stream, request, kinds, layout.blocks);
+  else
+    launch_form<Stored, block_form<1>>(stream, request, kinds, layout.blocks);
 }
 
 }  // namespace
 
-bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, int multiprocessors) {
-  const per_row<std::int32_t>& top_k = request.params.top_k;
-  const bool weighs_alone =
-      kinds == row_kinds::others || (!top_k.rows && (top_k.common < 1 || top_k.common >= request.logits.cols));
-  const int blocks = blocks_of(request, multiprocessors);
-  const std::int64_t of_all_rows = request.logits.rows * blocks;
-  const std::int64_t at_a_time = blocks_at_a_time(blocks, multiprocessors);
-  const std::int64_t block_bytes = row_bytes_of(request) / blocks;
-  const bool pays = of_all_rows <= at_a_time
-                        ? request.logits.cols >= kLeastColumns
-                        : block_bytes >= (of_all_rows <= kFewWaves * at_a_time ? kLeastBytes : kHalfBytes);
-  return weighs_alone && pays && request.logits.cols <= kMostColumns * blocks;
-}
-
 void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
                           int multiprocessors) {
-  const int blocks = blocks_of(request, multiprocessors);
+  const weight_layout layout = layout_of(request, multiprocessors);
   by_stored_type(request.logits.type,
-                 [&](auto stored) { launch_type<decltype(stored)>(stream, request, kinds, blocks); });
+                 [&](auto stored) { launch_type<decltype(stored)>(stream, request, kinds, layout); });
 }
 
 }  // namespace shortlist::cuda

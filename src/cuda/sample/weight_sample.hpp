@@ -8,11 +8,8 @@
 
 namespace shortlist::cuda {
 
-/// Whether such rows can be drawn so, and that is the fastest way. Log-probabilities of the drawn tokens may be asked
-/// for, but not the best tokens.
-bool weight_sample_serves(const core::sample_request& request, row_kinds kinds, int multiprocessors);
-
-/// Asynchronous on `stream`, can be captured; one launch. @pre weight_sample_serves(request, kinds, multiprocessors)
+/// Asynchronous on `stream`, can be captured; one launch. Log-probabilities of the drawn tokens may be asked for, but
+/// not the best tokens. @param kinds all, of which no top_k is asked, or others
 void launch_weight_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
                           int multiprocessors);
 
