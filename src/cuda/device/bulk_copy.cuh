@@ -94,12 +94,7 @@ __device__ __forceinline__ void bulk_copy(void* to_shared, const void* from_glob
   bulk_copy_to(shared_address(to_shared), from_global, bytes, shared_address(barrier));
 }
 
-/// Asks for bytes of global memory to be brought to the L2 cache. Address and size are multiples of 16 bytes.
-__device__ __forceinline__ void prefetch_bytes(const void* from_global, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from_global), "r"(bytes) : "memory");
-}
-
-/// The same for the line that holds an address.
+/// Asks for the line that holds an address to be brought to the L2 cache.
 __device__ __forceinline__ void prefetch_line(const void* from_global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from_global) : "memory");
 }

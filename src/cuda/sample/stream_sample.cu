@@ -1,10 +1,12 @@
 // Sampling from plain rows that a cluster of blocks reads once: which kernel draws from which of them.
 //
 // Rows that keep their few best by count are drawn from by count_sample.cu, others by weight_sample.cu. An array of
-// top_k tells on the device alone which rows are which: then both are launched, and each leaves the other's rows out.
+// top_k tells on the device alone which rows are which: few rows are drawn from by array_sample.cu, which knows both
+// ways; for more, both are launched, and each leaves the other's rows out.
 #include <cstdint>
 
 #include "cuda/device/shared_list.cuh"
+#include "cuda/sample/array_sample.hpp"
 #include "cuda/sample/count_sample.hpp"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/sample/weight_sample.hpp"
@@ -44,7 +46,10 @@ core::sample_work sample_work_of(const core::sample_request& request) {
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
                           int multiprocessors) {
   if (counts_alone(request)) return launch_count_sample(stream, request, nullptr, row_kinds::all, multiprocessors);
-  if (kinds == row_kinds::all && request.params.top_k.rows) {
+  const bool may_differ = kinds == row_kinds::all && request.params.top_k.rows;
+  if (may_differ && array_sample_serves(request, multiprocessors))
+    return launch_array_sample(stream, request, multiprocessors);
+  if (may_differ) {
     launch_count_sample(stream, request, nullptr, row_kinds::counted, multiprocessors);
     kinds = row_kinds::others;
   }

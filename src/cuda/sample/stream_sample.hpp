@@ -15,7 +15,8 @@ core::sample_work sample_work_of(const core::sample_request& request);
 /// Whether no row asks for a draw by weight alone.
 bool counts_alone(const core::sample_request& request);
 
-/// Asynchronous on `stream`, can be captured; one launch, or two where top_k is an array. @param kinds all or others.
+/// Asynchronous on `stream`, can be captured; one launch, or two where top_k is an array and rows are
+/// many. @param kinds all or others.
 /// @pre sample_work_of(request) is filtered
 void launch_stream_sample(cudaStream_t stream, const core::sample_request& request, row_kinds kinds,
                           int multiprocessors);

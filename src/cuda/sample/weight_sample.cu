@@ -19,16 +19,12 @@
 // counted without branches, registers loaded before copies 30.0. 256 such rows: streamed 166 -> held on the chip, 66
 // after 66 of them 106. Flat rows, T 1.5, 64, on an H100: searched where they lie 250 -> a ceiling 38; what this costs
 // others, and rows whose best are neighbours: 33 -> 37, 135 -> 61.
-#include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "cuda/device/chain.cuh"
 #include "cuda/runtime/launch.cuh"
-#include "cuda/sample/stream_in_place.cuh"
-#include "cuda/sample/weight_draw.cuh"
 #include "cuda/sample/weight_sample.hpp"
-#include "cuda/top_k/row_parts.cuh"
+#include "cuda/sample/weight_steps.cuh"
 
 namespace shortlist::cuda {
 namespace {
@@ -36,99 +32,18 @@ namespace {
 using namespace sampling;
 using namespace sampling::weighing;
 
-constexpr int kMostTurns = 3;  // a guess; another, knowing what was wrong with it; then which of equal tokens
-
 struct weight_args {
   core::sample_request request;
-  std::uint32_t segment;  // of a row that is read in place
-  std::uint32_t border;   // keys that may lie in the border's bin, a power of two
-  std::uint32_t slots;    // of a lane
-  std::uint32_t slots_at;
+  weight_plan plan;
   row_kinds kinds;
 };
 
 template <class Stored, class Form>
 __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
     weight_sample_kernel(const __grid_constant__ weight_args args) {
-  const core::sample_request& request = args.request;
-  const value_matrix& logits = request.logits;
-  auto& state = *reinterpret_cast<weight_state<Form>*>(dynamic_shared());
-  unsigned char* memory = dynamic_shared() + sizeof(state);
-  auto& scratch = *reinterpret_cast<weight_scratch<Form>*>(memory);
-  auto* behind = reinterpret_cast<std::uint64_t*>(memory + sizeof(scratch));
-  const weight_place<Form> place{cluster_rank(), cluster_size(), args.border,         state,
-                                 scratch,        behind,         behind + args.border};
-  const std::uint32_t warp = threadIdx.x / kWarp;
   join_chain();
-  const std::int64_t index = blockIdx.x >> shift_of(place.blocks);
-  if (skips(args.kinds, request, index)) return;
-  const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
-  const auto columns = static_cast<std::uint32_t>(logits.cols);
-  const row_pieces<Stored, Form> all(values, columns, place.blocks);
-  unsigned char* slots = dynamic_shared() + args.slots_at + warp * args.slots * kWarp * 16;
-  row_part_of_warp<Stored, Form> part(values, all, place.rank, slots, args.slots, state.landed[warp]);
-  part.begin();
-  clear_scratch(place);
-  cluster_arrive_begun();
-  if (threadIdx.x == 0) {
-    state.params = core::params_of(request.params, index, logits.cols);
-    state.random = core::philox(state.params.seed, state.params.offset);
-  }
-  float most = part.edge;
-  float least = core::float_from_bits(0x7F800000u);  // that is a number
-  part.look_at_all([&](uint4 raw) {
-    most = larger_or_nan(most, largest_of<Stored, true>(raw));
-    least = fminf(least, least_of<Stored>(raw));
-  });
-  cluster_wait();  // all blocks have begun
-  const std::uint32_t best = share_guess(part, most, place);
-  const core::row_params& params = state.params;
-  if (!params.valid || best == kNanGroup || best < kLeastKey) {
-    if (place.rank == 0 && threadIdx.x < kThreads)
-      write_failure(request.out, index,
-                    !params.valid       ? sample_status::bad_parameter
-                    : best == kNanGroup ? sample_status::nan_logit
-                                        : sample_status::nothing_allowed);
-    return;
-  }
-  const bool min_p_first = !params.min_p_off && request.params.min_p_order == min_p_order::first;
-  const std::uint32_t wanted = wanted_by_count(params);
-  const bool by_weight = wanted == 1 || (wanted == 0 && (params.top_p_off || !min_p_first));
-  const float largest = core::from_ascending_key(best);
-  if (by_weight && core::is_finite(largest)) {
-    const row_filter filter{largest, params.steepness, kEveryCandidate, minus_infinity<float>()};
-#pragma unroll 1
-    for (;;) {
-      const turn_end end = draw_by_weight(request, index, all, part, least, filter, place);
-      if (end == turn_end::drawn) return;
-      if (end == turn_end::hopeless || state.turns + 1 == kMostTurns) break;
-      async_fence();
-      cluster_sync();  // none looks at another's memory
-      part.begin_again();
-      if (threadIdx.x == 0) state.turns++;
-      clear_scratch(place, true);
-      cluster_arrive();
-      part.await();
-      cluster_wait();
-    }
-  }
-  // As many threads as others have search the row where it lies, in the memory of what is done with.
-  auto& in_place = *reinterpret_cast<stream_scratch*>(memory);
-  cluster_sync();
-  auto* of_others = reinterpret_cast<float*>(slots - warp * args.slots * kWarp * 16);
-  of_others[threadIdx.x] = most;
-  if (threadIdx.x == 0) {
-    in_place.row.params = params;
-    barrier_init(&in_place.row.groups.arrived, 1);
-    cluster_barriers_ready();
-  }
-  __syncthreads();
-  if (threadIdx.x >= kThreads) return;
-  for (int other = kThreads; other < Form::kThreads; other += kThreads)
-    most = larger_or_nan(most, of_others[threadIdx.x + other]);
-  const cluster_place cluster{place.rank, place.blocks, nullptr, 0};
-  draw_in_place<Stored>(request, args.segment, index, most, cluster, in_place, 0);
-  if (place.rank == 0) cluster_sync();  // the others may still look at this block's memory, until they end
+  const std::int64_t index = blockIdx.x >> shift_of(cluster_size());
+  if (!skips(args.kinds, args.request, index)) draw_weighed_row<Stored, Form>(args.request, args.plan, index);
 }
 
 /// How rows are spread over the GPU.
@@ -171,38 +86,13 @@ weight_layout layout_of(const core::sample_request& request, int multiprocessors
   return {1, blocks};
 }
 
-std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
-
 template <class Stored, class Form>
 void launch_form(cudaStream_t stream, const core::sample_request& request, row_kinds kinds, int blocks) {
-  constexpr std::int64_t kPerVector = 16 / sizeof(Stored);
-  constexpr std::int64_t kLeastBorder = 1024;
-  const std::int64_t round = std::int64_t{blocks} * Form::kThreads * kPerVector;  // columns
-  const std::int64_t rounds = (request.logits.cols + round - 1) / round;
-  const std::int64_t range =
-      std::int64_t{1} << range_shift(static_cast<std::uint32_t>(rounds * Form::kThreads * kPerVector + 2 * kPerVector));
-  weight_args args{};
-  args.request = request;
-  args.kinds = kinds;
-  args.segment = segment_of(request, blocks);
-  args.border = std::bit_ceil(
-      static_cast<std::uint32_t>(std::max({kLeastBorder, std::int64_t{Form::kThreads} * blocks, 2 * range})));
-  const std::int64_t border_bytes = args.border * std::int64_t{sizeof(std::uint64_t)};
-  const std::int64_t told_bytes =
-      std::max<std::int64_t>(blocks * kBorderBins * sizeof(std::uint64_t), Form::kThreads / 2 * sizeof(weighed_key));
-  const std::int64_t scratch_bytes =
-      std::max<std::int64_t>(sizeof(weight_scratch<Form>) + border_bytes + told_bytes, sizeof(stream_scratch));
-  const std::int64_t slots_at = rounded_up(sizeof(weight_state<Form>) + scratch_bytes);
-  constexpr std::int64_t kTakenBytes = 1024;  // of a multiprocessor's shared memory, by each block for the system
-  constexpr std::int64_t kBytes = (kMaxSharedBytes + kTakenBytes) / Form::kBlocks - kTakenBytes;
-  constexpr std::int64_t kSlotBytes = Form::kThreads * 16;
-  constexpr std::int64_t kMostSlots = kSpareSlots + kMostChunks * row_part_of_warp<Stored, Form>::kChunk;
-  args.slots = static_cast<std::uint32_t>(std::min((kBytes - slots_at) / kSlotBytes, kMostSlots));
-  args.slots_at = static_cast<std::uint32_t>(slots_at);
+  const weight_args args{request, plan_weighing<Stored, Form>(request, blocks), kinds};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(request.logits.rows * blocks));
   shape.threads = Form::kThreads;
-  shape.shared_bytes = slots_at + args.slots * kSlotBytes;
+  shape.shared_bytes = args.plan.template bytes<Form>();
   shape.cluster = blocks;
   shape.overlaps = true;
   launch(weight_sample_kernel<Stored, Form>, shape, stream, args, "starting to sample rows by weight");
