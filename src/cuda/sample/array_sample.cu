@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, form::kBlocks)
     begin_to_count(cluster_size());
     draw_counted_row<Stored, false>(args.request, args.counting, row_overlay{}, index);
   } else {
-    draw_weighed_row<Stored, form>(args.request, args.weighing, index);
+    draw_weighed_row<Stored, form>(args.request, args.weighing);
   }
 }
 

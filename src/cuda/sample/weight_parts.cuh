@@ -165,15 +165,10 @@ __device__ __forceinline__ Value sum_before_in(Value value, Value (&warp_sums)[W
   const Value sum = running_sum(value);
   if (lane == kWarp - 1) warp_sums[warp] = sum;
   __syncthreads();
-  Value before = sum - value;
-  total = 0;
-#pragma unroll
-  for (std::uint32_t w = 0; w < Warps; w++) {
-    const Value of_warp = warp_sums[w];
-    if (w < warp) before += of_warp;
-    total += of_warp;
-  }
-  return before;
+  const Value up_to = running_sum(lane < Warps ? warp_sums[lane] : Value{});
+  total = __shfl_sync(kFullWarp, up_to, Warps - 1);
+  const Value of_warps = __shfl_sync(kFullWarp, up_to, warp == 0 ? 0 : warp - 1);
+  return (warp == 0 ? Value{} : of_warps) + (sum - value);
 }
 
 /// By all threads, before the blocks are told that this one has begun, or begins again: then what was guessed stays.

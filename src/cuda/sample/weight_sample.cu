@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
     weight_sample_kernel(const __grid_constant__ weight_args args) {
   join_chain();
   const std::int64_t index = blockIdx.x >> shift_of(cluster_size());
-  if (!skips(args.kinds, args.request, index)) draw_weighed_row<Stored, Form>(args.request, args.plan, index);
+  if (!skips(args.kinds, args.request, index)) draw_weighed_row<Stored, Form>(args.request, args.plan);
 }
 
 /// How rows are spread over the GPU.

@@ -57,10 +57,9 @@ weight_plan plan_weighing(const core::sample_request& request, int blocks) {
   return plan;
 }
 
-/// Draws from a row. All threads of the cluster come, behind the kernel before.
+/// Draws from the row of the cluster. All its threads come, behind the kernel before.
 template <class Stored, class Form>
-__device__ __forceinline__ void draw_weighed_row(const core::sample_request& request, const weight_plan& plan,
-                                                 std::int64_t index) {
+__device__ __forceinline__ void draw_weighed_row(const core::sample_request& request, const weight_plan& plan) {
   const value_matrix& logits = request.logits;
   auto& state = *reinterpret_cast<weight_state<Form>*>(dynamic_shared());
   unsigned char* memory = dynamic_shared() + sizeof(state);
@@ -69,6 +68,7 @@ __device__ __forceinline__ void draw_weighed_row(const core::sample_request& req
   const weight_place<Form> place{cluster_rank(), cluster_size(), plan.border,         state,
                                  scratch,        behind,         behind + plan.border};
   const std::uint32_t warp = threadIdx.x / kWarp;
+  const std::int64_t index = blockIdx.x >> shift_of(place.blocks);  // worked out anew wherever registers are few
   const Stored* values = static_cast<const Stored*>(logits.data) + index * logits.row_stride;
   const auto columns = static_cast<std::uint32_t>(logits.cols);
   const row_pieces<Stored, Form> all(values, columns, place.blocks);
