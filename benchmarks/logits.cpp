@@ -164,6 +164,11 @@ std::vector<sample_job> gpu_samples() {
     }
     for (const std::int64_t rows : {1, 64, 256}) add(flat_samples({rows, kVocab, type}));
     for (const std::int64_t rows : {1, 64, 4096}) add({top_k_and_top_p({rows, 32'000, type})});
+    for (const matrix_shape& m :
+         {matrix_shape{200, 32'000, type}, matrix_shape{4096, 32'000, type}, matrix_shape{1024, 8'192, type}}) {
+      add({top_p_alone(m), top_p_alone(m)});
+      jobs.back().temperature = 1.5f;
+    }
     add({top_k_and_top_p({64, 151'936, type})});
     add({top_k_and_top_p({1024, 50'000, type}), top_p_alone({1024, 50'000, type})});
     add(flat_samples({1024, 50'000, type}));
