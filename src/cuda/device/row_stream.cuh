@@ -1,5 +1,5 @@
-// A row on its way past a cluster's blocks: each holds as much of its piece as its shared memory has room for, and
-// reads the rest where it lies.
+// A row on its way past a cluster's blocks: each has a piece of it, and as much of that at a time as its shared memory
+// has room for.
 #pragma once
 
 #include <cstdint>

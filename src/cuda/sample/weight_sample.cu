@@ -1,8 +1,9 @@
 // Sampling from plain rows of which top_p or min_p alone, or nothing, decides what is kept: a cluster of blocks holds a
 // row, weighs it, and draws from what may be kept.
 //
-// Why it is fast: a row is read once and stays in shared memory and registers; a multiprocessor has one block, so that
-// none has more to do than another; blocks tell each other by sends, which wait for no loads.
+// Why it is fast: a row is read once and stays in shared memory and registers; where all rows run at a time, each block
+// has a multiprocessor for itself, so that none has more to do than another; where many follow each other, two or four
+// share one, and some load while others weigh; blocks tell each other by sends, which wait for no loads.
 // Steps: load, the largest logit -> bins of a sample's exponents, told to all: a floor that what top_p keeps should
 // reach -> all weighed, exactly; what reaches the floor is listed by its lane -> the lists' weights in bins of
 // exponents, told to all: the border's bin -> what lies before it added up by columns, what lies in it told to all ->
@@ -12,13 +13,15 @@
 // nothing but min_p filters, or nothing at all, what is kept is known beforehand, and nothing is listed. Exact for any
 // data: sums are integers, and tell a wrong guess. Then the row is weighed again, by a guess that knows how far off the
 // first was, or among equal logits by their tokens; after that it is searched where it lies, by passes that serve any
-// data. Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md. History, 64 x 128,256 fp32, p 0.95,
-// us by a driver: streamed, two or three blocks a multiprocessor (stream_weight.cuh) 50.8 -> held on the chip, lists by
-// lanes 48.4 -> lists joined 39.2 -> columns summed before the border is decided 37.6. Launched in a graph of 24, 31.7
+// data. The steps' code: weight_steps.cuh. Limit: bytes(logits) over read bandwidth. Measured share: docs/kernels.md.
+// History, 64 x 128,256 fp32, p 0.95, us by a driver: streamed, two or three blocks a multiprocessor 50.8 -> held on
+// the chip, lists by lanes 48.4 -> lists joined 39.2 -> columns summed before the border is decided 37.6. Launched in a
+// graph of 24, 31.7
 // -> marks by upper halves, no clamp where a warp's logits allow it, tokens listed at a pitch 30.5 -> the sample
 // counted without branches, registers loaded before copies 30.0. 256 such rows: streamed 166 -> held on the chip, 66
 // after 66 of them 106. Flat rows, T 1.5, 64, on an H100: searched where they lie 250 -> a ceiling 38; what this costs
-// others, and rows whose best are neighbours: 33 -> 37, 135 -> 61.
+// others, and rows whose best are neighbours: 33 -> 37, 135 -> 61 -> a floor that 768 tokens reach in any case 42.
+// 4,096 x 32,000 bf16, T 0.8 and 1.5: streamed 374, 1,018 -> two blocks a multiprocessor 381, 448.
 #include <cstdint>
 
 #include "cuda/device/chain.cuh"
@@ -64,9 +67,9 @@ constexpr layout_rule kLayouts[] = {
     {1, 260'000, {1, 1}},         // a row has a multiprocessor
     {2, 131'072, {2, 1}},         // all run at a time
     {kAnyRows, 32'768, {4, 1}},   // in waves, as many at a time as are on the chip as a whole
-    {kAnyRows, 131'072, {2, 1}},  //
-    {kAnyRows, 245'760, {2, 2}},  // room for what two blocks tell each other, too
-    {kAnyRows, 260'000, {1, 1}},
+    {kAnyRows, 131'072, {2, 1}},  // the same
+    {kAnyRows, 245'760, {2, 2}},  // and room for what two blocks tell each other
+    {kAnyRows, 260'000, {1, 1}},  // longer ones have more blocks
 };
 
 weight_layout layout_of(const core::sample_request& request, int multiprocessors) {
