@@ -51,7 +51,8 @@ constexpr sample_rule kCudaSampleRules[] = {
          "filters that leave few: a cluster of blocks streams a row and lists what may be kept; rows of which top_p, "
          "min_p or nothing decides stay on the chip and are weighed (rows that penalties, a bias or a mask change are "
          "copied, changed, before, but not those of many logits without a bias that top_k, or greedy, leaves few of; "
-         "with log-probabilities of more than the tokens drawn: chip_rows, or memory_rows from 262,145 tokens)"},
+         "with a larger top_k, top_p behind min_p, the best tokens, or log-probabilities beside a top_k: chip_rows, or "
+         "memory_rows from 262,145 tokens)"},
     {.max_vocab = kChipRowsMaxVocab,
      .algorithm = sample_algorithm::chip_rows,
      .reason = "a row fits the shared memory of a cluster of blocks: it is read once, and filtered on the chip"},
