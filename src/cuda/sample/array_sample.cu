@@ -63,12 +63,11 @@ void launch_type(cudaStream_t stream, const core::sample_request& request, int b
 }  // namespace
 
 bool array_sample_serves(const core::sample_request& request, int multiprocessors) {
-  constexpr std::int64_t kMostBytes = 131'072;  // of a block: what it has on the chip
   const int blocks = blocks_of(request, multiprocessors);
   const std::int64_t row_bytes = request.logits.cols * size_bytes(request.logits.type);
   return !splits_rows(request) &&
          request.logits.rows * blocks <= blocks_at_a_time(blocks, form::kBlocks * multiprocessors) &&
-         row_bytes <= kMostBytes * blocks;
+         row_bytes <= form::kHeldBytes * blocks;
 }
 
 void launch_array_sample(cudaStream_t stream, const core::sample_request& request, int multiprocessors) {

@@ -18,6 +18,7 @@
 
 namespace shortlist::cuda::sampling {
 
+constexpr std::int64_t kMostGrid = std::int64_t{1} << 30;  // blocks of a launch
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMostSegments = kMostBlocks * kWarps;

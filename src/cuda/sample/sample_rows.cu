@@ -29,7 +29,6 @@ using namespace sampling;
 constexpr std::int64_t kMostHeld = 16'384;  // logits a block: two of fp32 share a multiprocessor, five of 16 bits
 constexpr std::int64_t kLeastHeld = 2'048;  // fewer a block do not pay for its part in the meetings
 constexpr std::int64_t kWantedBlocks = 2;   // a multiprocessor, where rows are few
-constexpr std::int64_t kMostGrid = std::int64_t{1} << 30;
 
 struct sample_args {
   core::sample_request request;

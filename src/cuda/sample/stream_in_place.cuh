@@ -1,4 +1,4 @@
-// What the kernels that stream rows fall back on: a row searched where it lies. See stream_sample.cu.
+// What the kernels that read a row once fall back on: a row searched where it lies. See count_sample.cu.
 #pragma once
 
 #include <cstdint>

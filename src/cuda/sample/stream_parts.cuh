@@ -1,4 +1,4 @@
-// What the ways to draw from streamed rows share. See stream_sample.cu.
+// The shared memory of a row that is drawn from by count, or searched where it lies. See count_sample.cu.
 #pragma once
 
 #include <cstdint>

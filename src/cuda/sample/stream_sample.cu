@@ -5,9 +5,9 @@
 // ways; for more, both are launched, and each leaves the other's rows out.
 #include <cstdint>
 
-#include "cuda/device/shared_list.cuh"
 #include "cuda/sample/array_sample.hpp"
 #include "cuda/sample/count_sample.hpp"
+#include "cuda/sample/sample_parts.cuh"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/sample/weight_sample.hpp"
 
@@ -28,7 +28,6 @@ bool counts_alone(const core::sample_request& request) {
 }
 
 core::sample_work sample_work_of(const core::sample_request& request) {
-  constexpr std::int64_t kMostGrid = std::int64_t{1} << 30;
   const sample_params& params = request.params;
   const sample_output& out = request.out;
   const bool counts = counts_alone(request);
@@ -39,7 +38,7 @@ core::sample_work sample_work_of(const core::sample_request& request) {
   const bool knows_all = !counts && !params.top_k.rows;
   const bool tells = out.top_n == 0 && (!out.logprobs || knows_all);
   const bool weighs_once = counts || !(min_p_first && top_p);  // else what min_p leaves, too
-  const bool fits = request.logits.rows <= kMostGrid / kMostBlocks;
+  const bool fits = request.logits.rows <= sampling::kMostGrid / kMostBlocks;
   return fits && tells && short_lists && weighs_once ? core::sample_work::filtered : core::sample_work::whole;
 }
 

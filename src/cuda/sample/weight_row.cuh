@@ -19,6 +19,7 @@ struct block_form {
   static constexpr int kThreads = Blocks == 1 ? 512 : 256;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr std::uint32_t kInRegisters = Blocks == 4 ? 4 : 12;  // a lane's vectors: its warp's first rounds
+  static constexpr std::int64_t kHeldBytes = Blocks == 1 ? 260'000 : Blocks == 2 ? 131'072 : 32'768;  // of a row
 };
 
 constexpr std::uint32_t kMostChunks = 4;  // no more than lanes

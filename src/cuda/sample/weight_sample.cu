@@ -55,7 +55,7 @@ struct weight_layout {
   int blocks;  // of a row
 };
 
-/// The first whose bounds hold a request serves it. A block of the three forms has 260, 131 and 33 KB on the chip.
+/// The first whose bounds hold a request serves it.
 struct layout_rule {
   std::int64_t most_rows;   // for each multiprocessor
   std::int64_t most_bytes;  // of a row
@@ -63,18 +63,18 @@ struct layout_rule {
 };
 constexpr std::int64_t kAnyRows = std::int64_t{1} << 40;
 constexpr layout_rule kLayouts[] = {
-    {1, 32'768, {2, 1}},          // half as many threads wait for each other
-    {1, 260'000, {1, 1}},         // a row has a multiprocessor
-    {2, 131'072, {2, 1}},         // all run at a time
-    {kAnyRows, 32'768, {4, 1}},   // in waves, as many at a time as are on the chip as a whole
-    {kAnyRows, 131'072, {2, 1}},  // the same
-    {kAnyRows, 245'760, {2, 2}},  // and room for what two blocks tell each other
-    {kAnyRows, 260'000, {1, 1}},  // longer ones have more blocks
+    {1, 32'768, {2, 1}},                            // half as many threads wait for each other
+    {1, block_form<1>::kHeldBytes, {1, 1}},         // a row has a multiprocessor
+    {2, block_form<2>::kHeldBytes, {2, 1}},         // all run at a time
+    {kAnyRows, block_form<4>::kHeldBytes, {4, 1}},  // in waves, as many at a time as are on the chip as a whole
+    {kAnyRows, block_form<2>::kHeldBytes, {2, 1}},  // the same
+    {kAnyRows, 245'760, {2, 2}},                    // and room for what two blocks tell each other
+    {kAnyRows, block_form<1>::kHeldBytes, {1, 1}},  // longer ones have more blocks
 };
 
 weight_layout layout_of(const core::sample_request& request, int multiprocessors) {
-  constexpr std::int64_t kMostBytes = 520'000;                  // of a block, half of them on the chip
-  constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;  // of a block: its ranges' tokens have room
+  constexpr std::int64_t kMostBytes = 2 * block_form<1>::kHeldBytes;  // of a block
+  constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;        // of a block: its ranges' tokens have room
   const std::int64_t rows = request.logits.rows;
   const std::int64_t columns = request.logits.cols;
   const std::int64_t row_bytes = columns * size_bytes(request.logits.type);
