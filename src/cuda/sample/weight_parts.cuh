@@ -224,7 +224,9 @@ __device__ __forceinline__ std::int32_t octave_bin(float x, float steepness) {
 }
 
 /// Counts the threads' largest logits, which hold most of the weight, and a sample of the others in bins of exponents,
-/// and tells the blocks. @returns the row's largest logit's key. All threads of the cluster come.
+/// and tells the blocks. A sampled logit stands for several only if it is no more likely than the largest of its warp's
+/// threads are in the mean: more likely ones are few, and one of them, taken for eight, would raise the row's guess by
+/// a third. @returns the row's largest logit's key. All threads of the cluster come.
 template <class Stored, class Form>
 __device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stored, Form>& part, float most,
                                                      const weight_place<Form>& place) {
@@ -241,13 +243,20 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stor
   std::uint32_t* own = place.guesses(place.rank);
   const std::uint32_t own_bins = held(shared_address(own));
   const std::uint32_t unused_bin = held(kCountedBins + lane);  // so that lanes do not wait for each other
-  const auto count = [&](float x, std::uint32_t many) {        // without a branch
-    const std::uint32_t bin = min(static_cast<std::uint32_t>(first - octave_bin(x, steepness)), unused_bin);
-    asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(own_bins + bin * 4), "r"(many) : "memory");
+  const auto bin_of = [&](float x) {
+    return min(static_cast<std::uint32_t>(first - octave_bin(x, steepness)), unused_bin);
   };
-  count(most, 1);
-  const std::uint32_t many = part.sampled_each();
-  part.look_at_some([&](float x) { count(x, x < most ? many : 0); });
+  const auto count = [&](std::uint32_t bin, std::uint32_t tokens) {  // without a branch
+    asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(own_bins + bin * 4), "r"(tokens) : "memory");
+  };
+  const std::uint32_t own_bin = bin_of(most);
+  count(own_bin, 1);
+  const std::uint32_t usual_bin = __reduce_add_sync(kFullWarp, own_bin) / kWarp;
+  const std::uint32_t each = part.sampled_each();
+  part.look_at_some([&](float x) {
+    const std::uint32_t bin = bin_of(x);
+    count(bin, x < most && bin >= usual_bin ? each : 0);
+  });
   if (threadIdx.x == 0) scratch.block_best[place.rank] = best;
   __syncthreads();
   for (std::uint32_t i = 1; i < place.blocks; i++) {
