@@ -334,11 +334,12 @@ struct many_rows {
 };
 
 constexpr value_type kAnyType[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+constexpr value_type kOfFloats[] = {value_type::f32};
 constexpr value_type kOf16Bits[] = {value_type::bf16, value_type::bf16, value_type::f16, value_type::f16};
 
-/// Every distribution in two of the shapes, on the first GPU, by an algorithm where it can take the shape.
+/// Every distribution in two of the shapes, or so many, on the first GPU, by an algorithm where it can take the shape.
 void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm,
-                                         std::span<const value_type> types = kAnyType) {
+                                         std::span<const value_type> types = kAnyType, int shapes_each = 2) {
   constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
   bool found_gpu = false;
   for (const device& where : device::all()) {
@@ -346,7 +347,7 @@ void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std:
     found_gpu = true;
     std::uint64_t turn = 0;
     for (const std::string_view distribution : row_distributions()) {
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < shapes_each; ++i) {
         const many_rows& of = shapes[turn % shapes.size()];
         const top_k_case what{.type = types[turn % types.size()],
                               .rows = of.rows,
@@ -386,6 +387,17 @@ TEST(TopKLevels, EqualTheReferenceToTheBit) {
                                    {1'500, 16'000, 700},      {25'000, 700, 50},       {900, 30'000, 5'000},
                                    {9'000, 1'900, 400, true}, {9'000, 1'700, 50, true}};
   expect_equal_for_every_distribution(kShapes, "plan", kOf16Bits);
+}
+
+/// The same of fp32, whose levels hold values that differ: several shares for each warp of every kernel.
+TEST(TopKValueLevels, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{80'000, 64, 9},           {80'000, 120, 40},        {65'000, 190, 32},
+                                   {33'000, 256, 32},         {33'000, 255, 60},        {33'000, 256, 128, true},
+                                   {27'000, 384, 40},         {27'000, 510, 50},        {17'000, 512, 130},
+                                   {14'000, 768, 32, true},   {9'000, 765, 128},        {9'000, 1'024, 64},
+                                   {9'000, 1'000, 300, true}, {300'000, 250, 20, true}, {140'000, 256, 1}};
+  constexpr int kShapesEach = 4;
+  expect_equal_for_every_distribution(kShapes, "plan", kOfFloats, kShapesEach);
 }
 
 /// Long rows, more of them than there are blocks: lists that the threads hold and longer ones, in both orders.
@@ -453,6 +465,28 @@ TEST(TopKManyStops, EqualTheReferenceToTheBit) {
             << describe(what, {.where = *gpu, .algorithm = "plan"});
       }
     }
+  }
+}
+
+/// So many rows that a warp searches eight of them in step.
+TEST(TopKManyStops, OfEightRowsInStep) {
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr std::string_view kSearched[] = {"eps_0", "eps_1e-4", "max_iter_4", "max_iter_8"};
+  constexpr std::string_view kDistributions[] = {"normal", "ties_90", "changing", "nan_in_tenth_row"};
+  for (std::size_t i = 0; i < std::size(kSearched); ++i) {
+    const top_k_case what{.type = value_type::f32,
+                          .rows = 270'000,
+                          .cols = 160,
+                          .k = 20,
+                          .order = i % 2 == 0 ? order::smallest : order::largest,
+                          .mode = kSearched[i],
+                          .outputs = "values+i32",
+                          .distribution = kDistributions[i],
+                          .seed = i};
+    const matrix_data data = make_data(what);
+    EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
+        << describe(what, {.where = *gpu, .algorithm = "plan"});
   }
 }
 

@@ -224,9 +224,10 @@ __device__ __forceinline__ std::int32_t octave_bin(float x, float steepness) {
 }
 
 /// Counts the threads' largest logits, which hold most of the weight, and a sample of the others in bins of exponents,
-/// and tells the blocks. A sampled logit stands for several only if it is no more likely than the largest of its warp's
-/// threads are in the mean: more likely ones are few, and one of them, taken for eight, would raise the row's guess by
-/// a third. @returns the row's largest logit's key. All threads of the cluster come.
+/// and tells the blocks. A sampled logit stands for several, none of them more likely than three quarters of the way
+/// from the block's largest to the mean of the warp's threads' largest: more likely ones are few, and one of them,
+/// taken for eight, would raise the row's guess by a third. @returns the row's largest logit's key. All threads of the
+/// cluster come.
 template <class Stored, class Form>
 __device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stored, Form>& part, float most,
                                                      const weight_place<Form>& place) {
@@ -251,12 +252,9 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stor
   };
   const std::uint32_t own_bin = bin_of(most);
   count(own_bin, 1);
-  const std::uint32_t usual_bin = __reduce_add_sync(kFullWarp, own_bin) / kWarp;
+  const std::uint32_t sampled_from = __reduce_add_sync(kFullWarp, own_bin) * 3 / (4 * kWarp);
   const std::uint32_t each = part.sampled_each();
-  part.look_at_some([&](float x) {
-    const std::uint32_t bin = bin_of(x);
-    count(bin, x < most && bin >= usual_bin ? each : 0);
-  });
+  part.look_at_some([&](float x) { count(max(bin_of(x), sampled_from), x < most ? each : 0); });
   if (threadIdx.x == 0) scratch.block_best[place.rank] = best;
   __syncthreads();
   for (std::uint32_t i = 1; i < place.blocks; i++) {

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     };
     bool found = false;
     if constexpr (Kind == block_rows_kind::levelled)
-      found = trials.choose(group, args.search, share, shape, chosen, place);
+      found = trials.choose(group, args.search, row, share, shape, chosen, place);
     if (!found) choose_by_search();
     write_row<false, kSorts ? kMostSortedByWarp : 0>(group, args.output, row, share, chosen, place, index, span.begin,
                                                      staged, [] { return false; });

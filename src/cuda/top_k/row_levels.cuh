@@ -1,17 +1,19 @@
-// The border of a row of 16-bit values among neighbouring numbers, by planes of bits.
+// The border of a row among levels near it.
 //
-// Where rows are alike, the border is near that of the rows before. Each value becomes a level: which of the numbers
-// around that border it is, 0 if it is less, the last if it is more. A thread's levels are turned into planes that hold
-// a bit of each; from the uppermost plane on, a count of those that may still be the border tells a bit of it. Nothing
-// is guessed, the same few instructions serve all rows of a warp, and equal values need no search of their own: what is
-// left are the values at the border, of which the first in the order of columns are taken. Rows whose border lies
-// elsewhere are searched by row_search.cuh.
+// Where rows are alike, the border is near that of the rows before. Each value becomes a level: of 16-bit values which
+// of the numbers around that border it is, of fp32 values which of as many ranges; 0 if it is less, the last if it is
+// more. row_planes.cuh finds the level of the border. Nothing is guessed, and equal values need no search of their own:
+// of the values at the border the first in the order of columns are taken, where they may differ the best. Rows whose
+// border lies elsewhere are searched by row_search.cuh. History, 2^20 x 256, k 32, fp32: counts of numbers, 1,404
+// instructions for eight rows -> levels 1,068 -> the digits of a level by two bits at a time, so that lanes wait half
+// as often for each other.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "core/plan.hpp"
+#include "cuda/top_k/row_planes.cuh"
 #include "cuda/top_k/row_search.cuh"
 
 namespace shortlist::cuda {
@@ -53,112 +55,143 @@ struct number_window {
   }
 };
 
-/// Of every 2 Shift bits, the lower ones of `a` and of `b` go to `a`, the upper ones to `b`.
-template <int Shift>
-__device__ __forceinline__ void exchange_bits(std::uint32_t& a, std::uint32_t& b) {
-  constexpr std::uint32_t kLower = Shift == 4 ? 0x0F0F0F0Fu : Shift == 2 ? 0x33333333u : 0x55555555u;
-  const std::uint32_t lower = (a & kLower) | (b << Shift & ~kLower);
-  b = (a >> Shift & kLower) | (b & ~kLower);
-  a = lower;
-}
-/// Bit i of byte b of word j becomes bit j of byte b of word i.
-__device__ __forceinline__ void transpose_bits(std::uint32_t (&words)[8]) {
-#pragma unroll
-  for (int j = 0; j < 4; j++) exchange_bits<4>(words[j], words[j + 4]);
-#pragma unroll
-  for (int j = 0; j < 8; j++)
-    if (j % 4 < 2) exchange_bits<2>(words[j], words[j + 2]);
-#pragma unroll
-  for (int j = 0; j < 8; j += 2) exchange_bits<1>(words[j], words[j + 1]);
-}
+/// A range of fp32 values in levels: level 0 has all that are less, the last all that are more, and NaN none.
+class value_window {
+ public:
+  static constexpr int kBits = 8;
+  static constexpr std::uint32_t kLast = (1u << kBits) - 1;
 
-/// The levels of a thread's values, a plane for each of their bits: bit v of word w is of value 32 w + v.
-template <int Values, int Bits>
-struct level_planes {
-  static constexpr int kWords = (Values + 31) / 32;
-  std::uint32_t planes[kWords][Bits];
-
-  /// @param levels two a word, in the order of values
-  __device__ __forceinline__ explicit level_planes(const std::uint32_t (&levels)[Values / 2]) {
-#pragma unroll
-    for (int w = 0; w < kWords; w++) {
-#pragma unroll
-      for (int first = 0; first < Bits; first += 8) {
-        std::uint32_t words[8];
-        gather_bytes(levels, w, first / 8, words);
-        transpose_bits(words);
-#pragma unroll
-        for (int b = first; b < Bits && b < first + 8; b++) planes[w][b] = words[b - first];
-      }
-    }
+  /// `at` is in the middle. @param width of all levels. @param scale 1 / width, nearly. @param negated values are taken
+  /// with the other sign. Not usable: all values have level 0.
+  __device__ __forceinline__ value_window(float at, float width, float scale, bool negated) : at_(at), width_(width) {
+    const float offset = __fmaf_rn(-at, scale, 0.5f);
+    usable_ = fabsf(offset) < kFarthest && scale > 1.0f / kFarthest;
+    scale_ = !usable_ ? 0.0f : negated ? -scale : scale;
+    offset_ = usable_ ? offset : 0.0f;
   }
+  __device__ __forceinline__ bool usable() const { return usable_; }
+  /// The levels of two values, as two numbers of 16 bits that begin with zeros or the same few bits.
+  __device__ __forceinline__ std::uint32_t levels(float a, float b) const {
+    const __half2 whole =
+        __hfma2(__floats2half2_rn(within(a), within(b)), __float2half2_rn(kLast), __float2half2_rn(kWhole));
+    std::uint32_t word;
+    memcpy(&word, &whole, sizeof word);
+    return word;
+  }
+  /// Whether a level is neither that of all that is less nor that of all that is more.
+  __device__ __forceinline__ bool holds(std::uint32_t level) const { return level - 1 < kLast - 1; }
+  /// The middle of a level, less that of all.
+  __device__ __forceinline__ float away(std::uint32_t level) const {
+    return __fmaf_rn(static_cast<float>(level), 1.0f / kLast, -0.5f) * width_;
+  }
+  /// No more than the values of the level and of all above it.
+  __device__ __forceinline__ float least_of(std::uint32_t level) const { return end_of(level, -1.0f); }
+  /// More than the values of the level and of all below it.
+  __device__ __forceinline__ float beyond(std::uint32_t level) const { return end_of(level, 1.0f); }
 
  private:
-  /// Word j gets a byte of each of the levels of values j, j + 8, j + 16 and j + 24.
-  static __device__ __forceinline__ void gather_bytes(const std::uint32_t (&levels)[Values / 2], int w, int byte,
-                                                      std::uint32_t (&words)[8]) {
-    const auto two_at = [&](int v) { return 32 * w + v < Values ? levels[16 * w + v / 2] : 0u; };
-    const unsigned of_both = byte == 0 ? 0x6240u : 0x7351u;  // of value v, v + 8, v + 1 and v + 9
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const std::uint32_t front = __byte_perm(two_at(j), two_at(j + 8), of_both);
-      const std::uint32_t back = __byte_perm(two_at(j + 16), two_at(j + 24), of_both);
-      words[j] = __byte_perm(front, back, 0x5410);
-      words[j + 1] = __byte_perm(front, back, 0x7632);
-    }
+  static constexpr float kWhole = 1024.0f;                    // from here on numbers of fp16 are whole
+  static constexpr float kRoundingOfHalf = kLast * 0x1p-12f;  // of a share of the width, in levels
+  static constexpr float kRounding = 0x1p-20f;  // of a value's two terms from its level: four roundings, a reciprocal
+
+  __device__ __forceinline__ float within(float x) const {
+    float share;
+    asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(share) : "f"(x), "f"(scale_), "f"(offset_));
+    return share;
   }
+  __device__ __forceinline__ float end_of(std::uint32_t level, float side) const {
+    const float levels = static_cast<float>(level) + side * (0.5f + kRoundingOfHalf);
+    const float term = __fmaf_rn(levels, 1.0f / kLast, -0.5f) * width_;
+    return at_ + term + side * kRounding * (fabsf(at_) + fabsf(term));
+  }
+
+  float at_;
+  float width_;
+  float scale_;
+  float offset_;
+  bool usable_;
 };
 
-/// Where the border is among levels, and a thread's values around it, a bit each.
-template <class Bits>
-struct level_border {
-  std::uint32_t level;
-  int missing;  // of those at the border: so many make k with those above
-  Bits above;
-  Bits at;
-};
-
-/// All that run in step call it. @param k no more than there are values.
-template <class Marks, class Group, int Values, int Bits>
-__device__ __forceinline__ level_border<Marks> find_level(Group& group, const level_planes<Values, Bits>& levels,
-                                                          int k) {
-  constexpr int kWords = level_planes<Values, Bits>::kWords;
-  std::uint32_t at[kWords];
-  std::uint32_t above[kWords];
-#pragma unroll
-  for (int w = 0; w < kWords; w++) {
-    at[w] = ~0u;
-    above[w] = 0;
-  }
-  level_border<Marks> border{0, k, 0, 0};
-#pragma unroll
-  for (int b = Bits - 1; b >= 0; b--) {
-    std::uint32_t upper[kWords];
-    std::uint32_t count = 0;
-#pragma unroll
-    for (int w = 0; w < kWords; w++) {
-      upper[w] = at[w] & levels.planes[w][b];
-      count += __popc(upper[w]);
-    }
-    const int reach = static_cast<int>(group.sum(count));
-    const bool is_set = reach >= border.missing;
-    const std::uint32_t mask = is_set ? ~0u : 0u;
-#pragma unroll
-    for (int w = 0; w < kWords; w++) {
-      above[w] |= upper[w] & ~mask;
-      at[w] &= ~(upper[w] ^ mask);
-    }
-    if (!is_set) border.missing -= reach;
-    border.level |= mask & 1u << b;
-  }
-  border.above = joined_words<Marks>(above);
-  border.at = joined_words<Marks>(at);
-  return border;
+/// Takes those above the border, and of those at it the first ones. All that run in step call it. @param border
+/// ascending. @param place where the thread's first one goes among the row's
+template <class Group, class Bits>
+__device__ __forceinline__ void place_level(Group& group, const level_border<Bits>& border, Bits& chosen, int& place) {
+  constexpr int kShift = 16;  // two counts in a word, of no more columns than a row has
+  static_assert(core::kBlockRowsMaxCols <= 1 << (kShift - 1));
+  const int before = group.before(count_marks(border.above) << kShift | count_marks(border.at));
+  const int at_before = before & ((1 << kShift) - 1);
+  chosen = border.above | keep_first(border.at, border.missing - at_before);
+  place = (before >> kShift) + min(at_before, border.missing);
 }
 
-/// Kernels that look for borders among levels. Of fp32, a level would hold values that differ.
-template <class Stored, bool Plain>
-constexpr bool kHasLevels = Plain && sizeof(Stored) == 2;
+constexpr int kMostRivals = 24;  // values at a border, more than are wanted, of which the best are looked for
+
+/// Of values that share a level takes the best, one after the other, as long as any are missing and, if not `all`, more
+/// are there than missing. All that run in step call it. @param border above gets what is taken; at the end those at it
+/// are equal, or all are wanted, or none is missing. @param same how many are at it. @param value_of value_of(bits) is
+/// the value of the first of them. @returns the last that was taken, of equal ones if these are too many
+template <class Group, class Bits, class ValueOf>
+__device__ __forceinline__ float settle_level(Group& group, level_border<Bits>& border, int same, bool all, bool open,
+                                              ValueOf value_of) {
+  float last = -INFINITY;
+  open = open && (all || same > border.missing);
+  while (!group.all(!open)) {
+    float best = -INFINITY;
+    Bits those = 0;
+    for (Bits left = open ? border.at : 0; left != 0; left &= left - 1) {
+      const float value = value_of(left);
+      if (value > best) those = 0;
+      best = fmaxf(best, value);
+      if (value == best) those |= left & (~left + 1);
+    }
+    const float most = group.largest(best);
+    if (best < most) those = 0;
+    const auto found = static_cast<int>(group.sum(static_cast<std::uint32_t>(count_marks(those))));
+    if (!open) continue;
+    last = most;
+    if (found > border.missing) {
+      border.at = those;
+      open = false;
+    } else {
+      border.above |= those;
+      border.at &= ~those;
+      border.missing -= found;
+      same -= found;
+      open = border.missing > 0 && (all || same > border.missing);
+    }
+  }
+  return last;
+}
+
+/// choose_by_level of fp32.
+template <class Share, class Group>
+__device__ __forceinline__ bool choose_by_value_level(Group& group, const search_plan& plan,
+                                                      const staged_row<typename Share::stored>& row, const Share& share,
+                                                      row_shape& shape, typename Share::bits& chosen, int& place) {
+  using bits = typename Share::bits;
+  const value_window window(shape.at, plan.window * near_reciprocal(shape.scale), plan.window_scale * shape.scale,
+                            row.negated);
+  if (!group.all(window.usable() && !shape.tied)) return false;
+  std::uint32_t levels[Share::kValues / 2];
+  share.read_levels(levels, window);
+  const level_planes<Share::kValues, value_window::kBits> planes(levels);
+  auto border = find_level<bits>(group, planes, plan.k, share.there());
+  const auto same = static_cast<int>(group.sum(static_cast<std::uint32_t>(count_marks(border.at))));
+  if (!group.all(window.holds(border.level) && same - border.missing <= kMostRivals)) return false;
+  shape.at = __fmaf_rn(kLearning, window.away(border.level), shape.at);
+  if (group.all(same == border.missing)) {
+    chosen = share.ascending(border.above | border.at);
+    place = group.before(count_marks(chosen));
+    return true;
+  }
+  border.above = share.ascending(border.above);
+  border.at = share.ascending(border.at);
+  const auto value_of = [&](bits marks) { return row.value(share.first_column() + first_mark(marks)); };
+  settle_level(group, border, same, false, true, value_of);
+  if (border.missing == 0) border.at = 0;
+  place_level(group, border, chosen, place);
+  return true;
+}
 
 /// Chooses the k best of rows like those before, in the order of columns. All that run in step call it.
 /// @pre k is below the count. @param place where the thread's first one goes among the row's. @returns whether the
@@ -184,17 +217,12 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
     levels[i] = window.levels(word);
   }
   const level_planes<Share::kValues, window_type::kBits> planes(levels);
-  const auto border = find_level<bits>(group, planes, plan.k);
+  auto border = find_level<bits>(group, planes, plan.k);
   if (!group.all(window.holds(border.level))) return false;
   shape.at = __fmaf_rn(kLearning, window.number(border.level) - shape.at, shape.at);
-  const bits above = share.ascending(border.above);
-  const bits at = share.ascending(border.at);
-  constexpr int kShift = 16;  // two counts in a word, of no more columns than a row has
-  static_assert(core::kBlockRowsMaxCols <= 1 << (kShift - 1));
-  const int before = group.before(count_marks(above) << kShift | count_marks(at));
-  const int at_before = before & ((1 << kShift) - 1);
-  chosen = above | keep_first(at, border.missing - at_before);
-  place = (before >> kShift) + min(at_before, border.missing);
+  border.above = share.ascending(border.above);
+  border.at = share.ascending(border.at);
+  place_level(group, border, chosen, place);
   return true;
 }
 
@@ -203,10 +231,16 @@ class level_trials {
  public:
   /// choose_by_level, if the rows are like those before and it is tried.
   template <class Share, class Group>
-  __device__ __forceinline__ bool choose(Group& group, const search_plan& plan, const Share& share, row_shape& shape,
-                                         typename Share::bits& chosen, int& place) {
+  __device__ __forceinline__ bool choose(Group& group, const search_plan& plan,
+                                         const staged_row<typename Share::stored>& row, const Share& share,
+                                         row_shape& shape, typename Share::bits& chosen, int& place) {
     if (!shape.steady || !tries()) return false;
-    const bool found = choose_by_level(group, plan, share, shape, chosen, place);
+    bool found;
+    if constexpr (sizeof(typename Share::stored) == 4) {
+      found = choose_by_value_level(group, plan, row, share, shape, chosen, place);
+    } else {
+      found = choose_by_level(group, plan, share, shape, chosen, place);
+    }
     waits_ = found ? 0 : min(2 * waits_ + 1, kMostWaits);
     left_ = waits_;
     return found;

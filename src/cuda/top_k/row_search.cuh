@@ -151,15 +151,18 @@ __device__ __noinline__ key_border find_border_by_keys(Group group, staged_row<S
   return exact ? border : key_border{high, low};
 }
 
+constexpr float kWindow = 4.0f;              // levels of fp32 reach so many times as far as borders seldom move
 constexpr std::int64_t kManyRows = 1 << 18;  // fewer of them end sooner in smaller steps, and tell each other less
 
 /// What stays the same for all rows of a request.
 struct search_plan {
   int k;
-  float deviations;  // where the border of normal data lies, in standard deviations above the mean
-  float density;     // of such data there: values a standard deviation
-  float reach;       // how many values a guess of the border is off, at most
-  float spread;      // the same, seldom more
+  float deviations;    // where the border of normal data lies, in standard deviations above the mean
+  float density;       // of such data there: values a standard deviation
+  float reach;         // how many values a guess of the border is off, at most
+  float spread;        // the same, seldom more
+  float window;        // of levels of fp32: so many values wide
+  float window_scale;  // 1 / window
   early_stop stop;
   int narrowed_steps;  // so many of an early stop pay for a search of 16-bit numbers first
   float each_span;     // a deviation, of the distance between a row's extremes
@@ -171,12 +174,15 @@ inline search_plan search_plan_of(const core::top_k_request& request) {
   const double share = (static_cast<double>(request.options.k) + 0.5) / (cols + 1.0);
   const double deviations = core::upper_quantile(share);
   const double density = cols * core::normal_density(deviations);
+  const float spread = kSpread * std::sqrt(static_cast<float>(request.options.k)) + kSpread;
   const double extreme = std::max(core::upper_quantile(1.0 / (cols + 1.0)), 0.5);
   return {.k = static_cast<int>(request.options.k),
           .deviations = static_cast<float>(deviations),
           .density = static_cast<float>(density),
           .reach = kReach * std::sqrt(static_cast<float>(request.options.k)) + kReach,
-          .spread = kSpread * std::sqrt(static_cast<float>(request.options.k)) + kSpread,
+          .spread = spread,
+          .window = kWindow * spread,
+          .window_scale = 1.0f / (kWindow * spread),
           .stop = early_stop_of(request.options),
           .narrowed_steps = request.matrix.rows < kManyRows ? 6 : 8,
           .each_span = static_cast<float>(0.5 / extreme),

@@ -320,6 +320,18 @@ class row_share {
     numbers.keep_only(present());
   }
 
+  /// fp32: two a word, also of columns that are not there.
+  template <class Window>
+  __device__ __forceinline__ void read_levels(std::uint32_t (&levels)[Values / 2], const Window& window) const {
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; i++) {
+      float values[kUnit];
+      widen_unit<Stored>(unit(i), values);
+#pragma unroll
+      for (unsigned c = 0; c < kUnit; c += 2) levels[(kUnit * i + c) / 2] = window.levels(values[c], values[c + 1]);
+    }
+  }
+
   __device__ __forceinline__ bits marks_from(const thread_numbers<Stored, Values>& numbers, float from) const {
     using kind = thread_numbers<Stored, Values>;
     const auto threshold = numbers.twice(from);
@@ -453,6 +465,8 @@ class row_share {
     if (wraps()) there |= below(min(wrapped_, row_.count - first_ - kHeld));
     return as_read(there);
   }
+  /// The same, sooner where all are.
+  __device__ __forceinline__ bits there() const { return whole() ? kEvery : present(); }
   /// Bit i then stands for column first_column() + i. All threads that run in step call it.
   __device__ __forceinline__ bits ascending(bits marks) const {
     marks = turned(marks, units_.turn());

@@ -5,19 +5,20 @@
 // count; the path is the right one if k values reach its lower end and fewer its upper end, whatever was passed on the
 // way. Rows like those before need two or three counts for up to five steps, instead of a count a step; and where
 // exactly k values reach any midpoint, they are the result.
-// Steps: the extremes -> a guess from the rows before -> for many steps, or an eps: the border between 16-bit numbers,
-// a bound that is proved -> the path -> counts at its ends until both are proved -> marks. A count that refutes a guess
-// tells by how many values it was off. After a few guesses the bisection's own midpoints are counted.
+// Steps: the extremes -> a guess from the rows before -> for many steps: the border between two levels (row_levels.cuh;
+// blocks: between 16-bit numbers), a bound that is proved; for an eps the border itself, from which the path follows ->
+// the path -> counts at its ends until both are proved -> marks. A count that refutes a guess tells by how many values
+// it was off. After a few guesses the bisection's own midpoints are counted.
 // Limit: as in warp_rows_kernel.cuh; measured share: docs/kernels.md.
 // History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths 0.369 and 0.561
 // -> numbers first, for eight steps 0.488 -> a path is followed anew only where a count refutes it, more than k marks
-// are written, but none behind the k-th 0.348 and 0.463 -> places of units kept 0.338 and 0.452. The exact search:
-// 0.336.
+// are written, but none behind the k-th 0.348 and 0.463 -> places of units kept 0.338 and 0.452 -> levels instead of
+// numbers, for eight steps 0.400. The exact search: 0.33.
 #pragma once
 
 #include <cstdint>
 
-#include "cuda/top_k/row_search.cuh"
+#include "cuda/top_k/row_levels.cuh"
 
 namespace shortlist::cuda {
 
@@ -27,6 +28,9 @@ constexpr float kFineShare = 0.25f;   // of what is known of the border: a narro
 constexpr int kNarrowCounts = 12;     // of numbers; what is known then must do
 constexpr float kNarrowShare = 1.0f;  // of the bracket where the bisection ends: half and twice as much cost more
 constexpr float kNumberRounding = 0x1p-20f;  // of a value's two terms from its number: four roundings, a reciprocal
+constexpr int kLevelSteps = 6;               // so many, or an eps, pay for levels
+constexpr int kLevelTries = 3;               // windows of levels, each beside the one before
+constexpr float kNextWindow = 0.9f;          // of their width
 constexpr float kTrustGain = 8.0f;           // values; a single row tells no more about which guess is better
 
 /// What a group has learned from its rows: two guesses of a border, and which is better.
@@ -131,23 +135,12 @@ class stop_values {
   /// Numbers value x scale + offset, NaN for a column that is not there; to be counted, not marked.
   __device__ __forceinline__ void map(thread_numbers<float, kValues>& numbers, float scale, float offset) const {
     int at = 0;
-    const auto set = [&](float a, float b) {
-      numbers.set(at++, __fmaf_rn(a, scale, offset), __fmaf_rn(b, scale, offset));
-    };
-    const float absent = core::float_from_bits(core::kCanonicalNan);
-    if constexpr (!Held) {
-      share_.visit_there(absent, [&](const float(&values)[Share::kUnit]) {
-#pragma unroll
-        for (unsigned c = 0; c < Share::kUnit; c += 2) set(values[c], values[c + 1]);
-      });
-    } else if (there_ == Share::kEvery) {
-#pragma unroll
-      for (int v = 0; v < kValues; v += 2) set(values_[v], values_[v + 1]);
-    } else {
-      const auto value = [&](int v) { return there_ >> v & 1 ? values_[v] : absent; };
-#pragma unroll
-      for (int v = 0; v < kValues; v += 2) set(value(v), value(v + 1));
-    }
+    visit_pairs([&](float a, float b) { numbers.set(at++, __fmaf_rn(a, scale, offset), __fmaf_rn(b, scale, offset)); });
+  }
+  /// Levels, two a word; 0 for a column that is not there.
+  __device__ __forceinline__ void map(std::uint32_t (&levels)[kValues / 2], const value_window& window) const {
+    int at = 0;
+    visit_pairs([&](float a, float b) { levels[at++] = window.levels(a, b); });
   }
   /// Marks those that are no less.
   __device__ __forceinline__ bits reaching(float from) const {
@@ -180,6 +173,25 @@ class stop_values {
     }
   }
 
+  /// NaN for a column that is not there.
+  template <class F>
+  __device__ __forceinline__ void visit_pairs(F f) const {
+    const float absent = core::float_from_bits(core::kCanonicalNan);
+    if constexpr (!Held) {
+      share_.visit_there(absent, [&](const float(&values)[Share::kUnit]) {
+#pragma unroll
+        for (unsigned c = 0; c < Share::kUnit; c += 2) f(values[c], values[c + 1]);
+      });
+    } else if (there_ == Share::kEvery) {
+#pragma unroll
+      for (int v = 0; v < kValues; v += 2) f(values_[v], values_[v + 1]);
+    } else {
+      const auto value = [&](int v) { return there_ >> v & 1 ? values_[v] : absent; };
+#pragma unroll
+      for (int v = 0; v < kValues; v += 2) f(value(v), value(v + 1));
+    }
+  }
+
   const Share& share_;
   const bits there_;
   float values_[Held ? kValues : 1];
@@ -192,6 +204,15 @@ struct number_range {
   float over = INFINITY;  // so many more than k reach `low`, nearly
   float under = -INFINITY;
   float at = 0.0f;
+};
+
+/// A row's border by levels: where it lies, and if `known`, exactly.
+template <class Bits>
+struct level_found : number_range {
+  bool known = false;
+  float value = 0.0f;     // the k-th best
+  float next = INFINITY;  // the next is no more
+  Bits marks = 0;         // the k best, unless others equal the last of them
 };
 
 /// Finds where a row's border lies by counting 16-bit numbers, a unit for `each`, 0 for `at`: half the instructions of
@@ -243,6 +264,54 @@ __device__ __forceinline__ number_range narrow_by_numbers(Group& group, const St
   return range;
 }
 
+/// Finds a row's border by levels, for an eps exactly. All that run in step call it; only rows that are `open` are
+/// searched.
+/// @param width of the levels, around `at` at first
+template <class Share, class Group, class StopValues>
+__device__ __forceinline__ level_found<typename Share::bits> find_by_levels(Group& group, const StopValues& values,
+                                                                            const Share& share, const search_plan& plan,
+                                                                            float at, float width, bool open) {
+  using bits = typename Share::bits;
+  const float scale = near_reciprocal(width);
+  level_found<bits> found;
+#pragma unroll 1
+  for (int tries = 0; tries < kLevelTries; tries++) {
+    const value_window window(at, width, scale, false);
+    std::uint32_t levels[Share::kValues / 2];
+    values.map(levels, window);
+    const level_planes<Share::kValues, value_window::kBits> planes(levels);
+    auto border = find_level<bits>(group, planes, plan.k);
+    const auto same = static_cast<int>(group.sum(static_cast<std::uint32_t>(count_marks(border.at))));
+    open = open && window.usable();
+    const bool settles = plan.stop.by_eps && open && window.holds(border.level) && same <= kMostRivals;
+    if (open && border.level > 0) {
+      found.low = window.least_of(border.level);
+      found.over = static_cast<float>(same - border.missing);
+    }
+    if (open && border.level < value_window::kLast) {
+      found.high = window.beyond(border.level);
+      found.under = static_cast<float>(-border.missing);
+    }
+    if (plan.stop.by_eps) {
+      const auto value_of = [&](bits marks) { return share.first_of(marks); };
+      const float last = settle_level(group, border, same, true, settles, value_of);
+      float next = window.beyond(planes.largest(values.there() & ~(border.above | border.at)));
+      for (bits left = settles ? border.at : 0; left != 0; left &= left - 1) next = fmaxf(next, value_of(left));
+      next = group.largest(next);
+      if (settles) {
+        found.known = true;
+        found.value = last;
+        found.next = next;
+        found.marks = border.above;
+      }
+    }
+    open = open && !window.holds(border.level);
+    if (group.all(!open)) break;
+    if (open) at += (border.level == 0 ? -kNextWindow : kNextWindow) * width;
+  }
+  return found;
+}
+
 /// Marks what an early stop selects of a row. All that run in step call it.
 /// Algorithm 2's result are the first k of the marks; no marks fill up then.
 /// @param learns whether to learn where borders lie. @param settled whether the marks are right: a row that holds NaN
@@ -252,6 +321,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
     Group& group, const search_plan& plan, const staged_row<typename Share::stored>& row, const Share& share,
     stop_guess& guess, bool learns, bool& settled) {
   using bits = typename Share::bits;
+  constexpr bool kByLevels = !Group::kIsBlock;  // of which each count would be a meeting
   const early_stop& stop = plan.stop;
   const stop_values<Share, Group::kHasRoom || (Share::kValues <= 32)> values(share);
   float_ends ends = values.ends();
@@ -280,22 +350,40 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
   bits marks = values.there();  // those that reach `marked`
   float marked = lower;
   bool open = settled && !takes_all;
-  if (stop.by_eps || stop.max_iter >= plan.narrowed_steps) {
+  const auto learn_range = [&](const number_range& range) {
+    if (range.low > low) {
+      low = range.low;
+      over = range.over;
+    }
+    if (range.high < upper) {
+      high = range.high;
+      under = range.under;
+    }
+  };
+  bool exact = false;
+  stop_bracket bracket{};
+  if constexpr (kByLevels) {
+    if (stop.by_eps || stop.max_iter >= kLevelSteps) {
+      const auto border = find_by_levels(group, values, share, plan, at, plan.window * each, open);
+      if (border.known) {
+        bracket.low = lower;
+        bracket.high = upper;
+        exact = bisect(stop, border.value, border.next, bracket.low, bracket.high);
+        if (exact) marks = border.marks;
+        low = high = border.value;
+        open = false;
+      } else {
+        learn_range(border);
+        if (border.low > -INFINITY || border.high < INFINITY) at = between();
+      }
+    }
+  } else if (stop.by_eps || stop.max_iter >= plan.narrowed_steps) {
     const float end = stop.by_eps ? path.width : (upper - lower) * exp2f(static_cast<float>(-stop.max_iter));
     const number_range near =
         narrow_by_numbers(group, values, static_cast<float>(plan.k), at, each, kNarrowShare * end, open);
-    if (near.low > low) {
-      low = near.low;
-      over = near.over;
-    }
-    if (near.high < upper) {
-      high = near.high;
-      under = near.under;
-    }
+    learn_range(near);
     if (near.low > -INFINITY || near.high < INFINITY) at = near.over == 0.0f ? near.at : between();
   }
-  bool exact = false;
-  stop_bracket bracket{};
   bool moved = true;
 #pragma unroll 1
   for (int pass = 1; !group.all(!open); pass++) {

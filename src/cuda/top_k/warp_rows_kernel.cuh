@@ -5,8 +5,8 @@
 // then searched in the registers of its lanes as 16-bit numbers, two a register, from where the borders of the rows
 // before were, and a few counts are enough.
 //
-// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; 16-bit rows like those before: row_levels.cuh;
-// early stops: row_stop.cuh) -> choose and write (row_output.cuh). fp32 rows of more than 1,024 columns list the few
+// Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; rows like those before: row_levels.cuh; early
+// stops: row_stop.cuh) -> choose and write (row_output.cuh). fp32 rows of more than 1,024 columns list the few
 // that may be among the best, and search these (row_candidates.cuh); so do sorted ones of 16 bits, where k is small.
 // Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the
 // lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
@@ -47,7 +47,9 @@ namespace shortlist::cuda {
 /// Of two warps: rows that are searched, and rows that arrive. Of rows that wait for memory alone, more on their way
 /// take longer.
 template <class Stored, bool Plain>
-constexpr int kSlotsOfTwo = kHasLevels<Stored, Plain> ? 3 : 4;
+constexpr int kSlotsOfTwo = Plain && sizeof(Stored) == 2 ? 3 : 4;
+/// Of fp32 rows that are searched by levels, memory is slower where more wait: what is written comes between.
+constexpr std::int64_t kOnTheirWay = 32 * 1024;  // bytes
 constexpr std::int64_t kQueueBytes = (sizeof(row_queue<false>) + 127) / 128 * 128;
 constexpr int kListedShare = 4;  // see candidate_plan_of
 
@@ -64,6 +66,7 @@ struct warp_args {
   candidate_plan candidates;
   bool wraps;     // see row_share
   bool together;  // see write_together
+  bool levelled;  // rows are enough to pay for the code of levels, which no cache holds at first
 };
 
 /// What else there is costs instructions that count here, so that the common requests have kernels of their own.
@@ -85,17 +88,21 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr bool kLists = is_plain(Kind) && (Lanes == kWarp) && (Values > 32) &&
                         (sizeof(Stored) == 4 || Kind == warp_rows_kind::sorted);
 
+/// fp32 rows whose borders are looked for among levels.
+template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
+constexpr bool kByValueLevels = is_plain(Kind) && sizeof(Stored) == 4 && !kLists<Stored, Values, Lanes, Kind>;
+
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr int most_warps() {
   constexpr bool kWide = sizeof(Stored) == 4;
-  constexpr bool kSorts = Kind == warp_rows_kind::sorted || Kind == warp_rows_kind::plain_sorted;
   if (kLists<Stored, Values, Lanes, Kind>) return kWide ? 16 : 20;
   if (Values > 64) return Values == 96 ? 20 : 16;
-  if (Values == 64 && kWide) return kSorts ? 16 : 12;
+  if (Values == 64 && kWide) return is_plain(Kind) ? 16 : 12;
   if (Values == 64 && Kind == warp_rows_kind::early) return 12;
   if (Values == 48 && kWide) return Lanes == 4 ? 20 : 16;
   if (Values == 48 && Lanes == kWarp && !is_plain(Kind)) return 16;
+  if (Values >= 24 && kWide) return 20;
   return Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16) ? 20 : 24;
 }
 
@@ -249,7 +256,8 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     typename share_type::bits chosen = 0;
     int place = 0;
     bool found = false;
-    if constexpr (kHasLevels<Stored, kPlain>) found = trials.choose(group, args.search, share, shape, chosen, place);
+    if constexpr ((kPlain && sizeof(Stored) == 2) || kByValueLevels<Stored, Values, Lanes, Kind>)
+      if (args.levelled) found = trials.choose(group, args.search, row, share, shape, chosen, place);
     if (!found) choose_by_search(chosen, place);
     write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
       if constexpr (kGroups > 1 && kSimple) {
@@ -295,9 +303,14 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t warps =
       std::min({std::int64_t{most_warps<Stored, Values, Lanes, Kind>()}, (shares + blocks - 1) / blocks,
                 2 * room / (3 * args.stage_bytes + 2 * staged_each)});
-  const std::int64_t slots = std::min(std::max(kSlotsOfTwo<Stored, is_plain(Kind)> * warps / 2, warps + 1),
-                                      (room - warps * staged_each) / args.stage_bytes);
+  const std::int64_t more = kByValueLevels<Stored, Values, Lanes, Kind>
+                                ? std::min(warps, kOnTheirWay / args.stage_bytes)
+                                : (kSlotsOfTwo<Stored, is_plain(Kind)> - 2) * warps / 2;
+  const std::int64_t slots =
+      std::min(warps + std::max(more, std::int64_t{1}), (room - warps * staged_each) / args.stage_bytes);
   args.slots = static_cast<std::uint32_t>(slots);
+  constexpr std::int64_t kSharesOfWarp = 3;
+  args.levelled = sizeof(Stored) == 2 || shares >= kSharesOfWarp * warps * blocks;
   args.shares_each = static_cast<std::uint32_t>(shares / blocks);
   args.shares_over = static_cast<std::uint32_t>(shares % blocks);
   const launch_shape how{.grid = dim3(static_cast<unsigned>(blocks)),
@@ -337,8 +350,9 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if constexpr (kPlain)
         if (columns <= 192 && enough(kRowsOf48))
           return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
-      if (columns <= 256 && enough(kRowsOf64))
-        return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+      if constexpr (Kind != warp_rows_kind::packed)
+        if (columns <= 256 && enough(kRowsOf64))
+          return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     }
     if (columns <= 256) return launch_warp_rows_of<Stored, 32, 8, Kind>(stream, args, multiprocessors);
     if constexpr (kPlain)
