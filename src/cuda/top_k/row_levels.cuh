@@ -90,8 +90,10 @@ class value_window {
   __device__ __forceinline__ float beyond(std::uint32_t level) const { return end_of(level, 1.0f); }
 
  private:
-  static constexpr float kWhole = 1024.0f;                    // from here on numbers of fp16 are whole
-  static constexpr float kRoundingOfHalf = kLast * 0x1p-12f;  // of a share of the width, in levels
+  static constexpr float kWhole = 1024.0f;  // from here on numbers of fp16 are whole
+  /// By so many levels fp16 rounds a share of the width. No number of fp16 is nearer than 2^-19 to where a level ends,
+  /// but 1/2, below which fp16 rounds by half as much: room for what fp32 rounds of a share.
+  static constexpr float kRoundingOfHalf = kLast * 0x1p-12f;
   static constexpr float kRounding = 0x1p-20f;  // of a value's two terms from its level: four roundings, a reciprocal
 
   __device__ __forceinline__ float within(float x) const {

@@ -14,7 +14,8 @@
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
 // places of their units kept, entries written in step 0.35 -> eight rows a warp 0.340 -> the places of all 16 units
-// kept 0.336 -> a queue instead of equal shares 0.330; bf16 0.69 -> its own values as numbers 0.36 -> four lanes a row
+// kept 0.336 -> a queue instead of equal shares 0.330 -> four rows, by levels 0.326 (65,536 rows: 0.0345 -> 0.0312);
+// bf16 0.69 -> its own values as numbers 0.36 -> four lanes a row
 // 0.30 -> a queue 0.26; 90 % ties 0.96 -> the tie of the row before is tried first 0.37. 2^20 x 512, k 64: 0.68 -> four
 // rows a warp, 64 values a lane 0.66 -> a queue 0.64. 2^20 x 768, k 128: 1.07 -> a queue, a warp a row 1.00. 65,536 x
 // 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159. Sorted, 2^20 x 256, k 32: 64-bit keys
