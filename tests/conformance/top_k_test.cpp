@@ -263,6 +263,12 @@ TEST(TopKRaggedRows, ReadNothingOutsideTheirBorders) {
   }
 }
 
+std::optional<device> first_gpu() {
+  for (const device& where : device::all())
+    if (where.kind() == device_kind::cuda && where.ordinal() == 0) return where;
+  return std::nullopt;
+}
+
 /// So many rows that a group of threads takes several, and learns from them.
 TEST(TopKManyRows, EqualTheReferenceToTheBit) {
   struct shape {
@@ -301,28 +307,24 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
                                {value_type::bf16, 30'000, 700, "exact", true},
                                {value_type::f16, 60'000, 250, "exact", false, "borders"},
                                {value_type::f32, 20'000, 1'500}};
-  bool found_gpu = false;
-  for (const device& where : device::all()) {
-    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
-    found_gpu = true;
-    for (const shape& of : kShapes) {
-      const top_k_case what{.type = of.type,
-                            .rows = of.rows,
-                            .cols = of.cols,
-                            .k = of.cols / 8,
-                            .order = of.cols % 3 == 0 ? order::smallest : order::largest,
-                            .sorted = of.sorted,
-                            .mode = of.mode,
-                            .outputs = "values+i32",
-                            .ragged = of.ragged,
-                            .distribution = "changing",
-                            .seed = 19};
-      const matrix_data data = make_data(what);
-      EXPECT_TRUE(run_on_device(what, data, where) == expected_bytes(what, data))
-          << describe(what, {.where = where, .algorithm = "plan"});
-    }
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  for (const shape& of : kShapes) {
+    const top_k_case what{.type = of.type,
+                          .rows = of.rows,
+                          .cols = of.cols,
+                          .k = of.cols / 8,
+                          .order = of.cols % 3 == 0 ? order::smallest : order::largest,
+                          .sorted = of.sorted,
+                          .mode = of.mode,
+                          .outputs = "values+i32",
+                          .ragged = of.ragged,
+                          .distribution = "changing",
+                          .seed = 19};
+    const matrix_data data = make_data(what);
+    EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
+        << describe(what, {.where = *gpu, .algorithm = "plan"});
   }
-  if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
 struct many_rows {
@@ -341,33 +343,28 @@ constexpr value_type kOf16Bits[] = {value_type::bf16, value_type::bf16, value_ty
 void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm,
                                          std::span<const value_type> types = kAnyType, int shapes_each = 2) {
   constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
-  bool found_gpu = false;
-  for (const device& where : device::all()) {
-    if (where.kind() != device_kind::cuda || where.ordinal() != 0) continue;
-    found_gpu = true;
-    std::uint64_t turn = 0;
-    for (const std::string_view distribution : row_distributions()) {
-      for (int i = 0; i < shapes_each; ++i) {
-        const many_rows& of = shapes[turn % shapes.size()];
-        const top_k_case what{.type = types[turn % types.size()],
-                              .rows = of.rows,
-                              .cols = of.cols,
-                              .k = of.k,
-                              .order = turn % 3 == 0 ? order::smallest : order::largest,
-                              .sorted = of.sorted,
-                              .outputs = kWritten[turn / 2 % std::size(kWritten)],
-                              .row_gap = turn % 5 == 0 ? 3 : 0,
-                              .ragged = of.ragged,
-                              .distribution = distribution,
-                              .seed = turn++};
-        const matrix_data data = make_data(what);
-        const std::string failure =
-            run_way(what, {where, "-", std::string(algorithm)}, data, expected_bytes(what, data));
-        EXPECT_TRUE(failure.empty()) << failure;
-      }
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::string_view distribution : row_distributions()) {
+    for (int i = 0; i < shapes_each; ++i) {
+      const many_rows& of = shapes[turn % shapes.size()];
+      const top_k_case what{.type = types[turn % types.size()],
+                            .rows = of.rows,
+                            .cols = of.cols,
+                            .k = of.k,
+                            .order = turn % 3 == 0 ? order::smallest : order::largest,
+                            .sorted = of.sorted,
+                            .outputs = kWritten[turn / 2 % std::size(kWritten)],
+                            .row_gap = turn % 5 == 0 ? 3 : 0,
+                            .ragged = of.ragged,
+                            .distribution = distribution,
+                            .seed = turn++};
+      const matrix_data data = make_data(what);
+      const std::string failure = run_way(what, {*gpu, "-", std::string(algorithm)}, data, expected_bytes(what, data));
+      EXPECT_TRUE(failure.empty()) << failure;
     }
   }
-  if (!found_gpu) GTEST_SKIP() << "no GPU";
 }
 
 /// So many rows that a group lists the candidates of all but its first: rows alike, and rows that a list does not
@@ -422,12 +419,6 @@ TEST(TopKResidentRows, EqualTheReferenceToTheBit) {
                                    {900, 18'000, 1, true},
                                    {800, 20'000, 700, false, "borders"}};
   expect_equal_for_every_distribution(kShapes, "resident_rows");
-}
-
-std::optional<device> first_gpu() {
-  for (const device& where : device::all())
-    if (where.kind() == device_kind::cuda && where.ordinal() == 0) return where;
-  return std::nullopt;
 }
 
 /// Early stops of so many rows that a group guesses their borders from those before: every distribution in every mode.

@@ -94,7 +94,6 @@ class value_window {
   /// By so many levels fp16 rounds a share of the width. No number of fp16 is nearer than 2^-19 to where a level ends,
   /// but 1/2, below which fp16 rounds by half as much: room for what fp32 rounds of a share.
   static constexpr float kRoundingOfHalf = kLast * 0x1p-12f;
-  static constexpr float kRounding = 0x1p-20f;  // of a value's two terms from its level: four roundings, a reciprocal
 
   __device__ __forceinline__ float within(float x) const {
     float share;
@@ -103,8 +102,7 @@ class value_window {
   }
   __device__ __forceinline__ float end_of(std::uint32_t level, float side) const {
     const float levels = static_cast<float>(level) + side * (0.5f + kRoundingOfHalf);
-    const float term = __fmaf_rn(levels, 1.0f / kLast, -0.5f) * width_;
-    return at_ + term + side * kRounding * (fabsf(at_) + fabsf(term));
+    return beyond_rounding(at_, __fmaf_rn(levels, 1.0f / kLast, -0.5f) * width_, side);
   }
 
   float at_;

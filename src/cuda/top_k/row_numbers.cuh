@@ -200,6 +200,13 @@ __device__ __forceinline__ float near_reciprocal(float value) {
   return result;
 }
 
+/// at + term, and farther to that side by what four roundings and a reciprocal may do to either, where a value became a
+/// number by its distance from `at`.
+__device__ __forceinline__ float beyond_rounding(float at, float term, float side) {
+  constexpr float kRounding = 0x1p-20f;
+  return at + term + side * kRounding * (fabsf(at) + fabsf(term));
+}
+
 /// What is known of the border: `low` is reached by more than k numbers, by `over` more; `high` by `under` (< 0) more.
 struct number_bracket {
   float low = -INFINITY;

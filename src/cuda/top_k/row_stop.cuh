@@ -27,11 +27,10 @@ constexpr int kPlainSteps = 12;  // of a path that is followed without looking a
 constexpr float kFineShare = 0.25f;   // of what is known of the border: a narrower bracket is not needed for a count
 constexpr int kNarrowCounts = 12;     // of numbers; what is known then must do
 constexpr float kNarrowShare = 1.0f;  // of the bracket where the bisection ends: half and twice as much cost more
-constexpr float kNumberRounding = 0x1p-20f;  // of a value's two terms from its number: four roundings, a reciprocal
-constexpr int kLevelSteps = 6;               // so many, or an eps, pay for levels
-constexpr int kLevelTries = 3;               // windows of levels, each beside the one before
-constexpr float kNextWindow = 0.9f;          // of their width
-constexpr float kTrustGain = 8.0f;           // values; a single row tells no more about which guess is better
+constexpr int kLevelSteps = 6;        // so many, or an eps, pay for levels
+constexpr int kLevelTries = 3;        // windows of levels, each beside the one before
+constexpr float kNextWindow = 0.9f;   // of their width
+constexpr float kTrustGain = 8.0f;    // values; a single row tells no more about which guess is better
 
 /// What a group has learned from its rows: two guesses of a border, and which is better.
 struct stop_guess {
@@ -248,8 +247,7 @@ __device__ __forceinline__ number_range narrow_by_numbers(Group& group, const St
   // A number's values lie within it and the one before; what rounding adds here is within 2^-21 of both terms.
   const auto value_of = [&](float number, float side) {
     const float away = kind::grid_at(number) + kLeastGrid;
-    const float term = __fmaf_rn(side, away, number) * each;
-    return at + term + side * kNumberRounding * (fabsf(at) + fabsf(term));
+    return beyond_rounding(at, __fmaf_rn(side, away, number) * each, side);
   };
   number_range range;
   if (known.low > -INFINITY) {

@@ -45,12 +45,6 @@
 
 namespace shortlist::cuda {
 
-/// Of two warps: rows that are searched, and rows that arrive. Of rows that wait for memory alone, more on their way
-/// take longer.
-template <class Stored, bool Plain>
-constexpr int kSlotsOfTwo = Plain && sizeof(Stored) == 2 ? 3 : 4;
-/// Of fp32 rows that are searched by levels, memory is slower where more wait: what is written comes between.
-constexpr std::int64_t kOnTheirWay = 32 * 1024;  // bytes
 constexpr std::int64_t kQueueBytes = (sizeof(row_queue<false>) + 127) / 128 * 128;
 constexpr int kListedShare = 4;  // see candidate_plan_of
 
@@ -89,9 +83,9 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr bool kLists = is_plain(Kind) && (Lanes == kWarp) && (Values > 32) &&
                         (sizeof(Stored) == 4 || Kind == warp_rows_kind::sorted);
 
-/// fp32 rows whose borders are looked for among levels.
+/// Kernels that look for borders among levels.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
-constexpr bool kByValueLevels = is_plain(Kind) && sizeof(Stored) == 4 && !kLists<Stored, Values, Lanes, Kind>;
+constexpr bool kHasLevels = is_plain(Kind) && (sizeof(Stored) == 2 || !kLists<Stored, Values, Lanes, Kind>);
 
 /// Warps of a multiprocessor: as many as have registers.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
@@ -257,7 +251,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     typename share_type::bits chosen = 0;
     int place = 0;
     bool found = false;
-    if constexpr ((kPlain && sizeof(Stored) == 2) || kByValueLevels<Stored, Values, Lanes, Kind>)
+    if constexpr (kHasLevels<Stored, Values, Lanes, Kind>)
       if (args.levelled) found = trials.choose(group, args.search, row, share, shape, chosen, place);
     if (!found) choose_by_search(chosen, place);
     write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
@@ -282,6 +276,15 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   }
 }
 
+/// Shares that arrive while others are searched. Of rows that wait for memory alone, more on their way take longer; and
+/// what is written comes between.
+template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
+std::int64_t waiting_shares(std::int64_t warps, std::int64_t share_bytes) {
+  constexpr std::int64_t kOnTheirWay = 32 * 1024;  // bytes
+  if (is_plain(Kind) && sizeof(Stored) == 2) return warps / 2;
+  return kHasLevels<Stored, Values, Lanes, Kind> ? std::min(warps, kOnTheirWay / share_bytes) : warps;
+}
+
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocessors) {
   constexpr int kGroups = kWarp / Lanes;
@@ -304,11 +307,9 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t warps =
       std::min({std::int64_t{most_warps<Stored, Values, Lanes, Kind>()}, (shares + blocks - 1) / blocks,
                 2 * room / (3 * args.stage_bytes + 2 * staged_each)});
-  const std::int64_t more = kByValueLevels<Stored, Values, Lanes, Kind>
-                                ? std::min(warps, kOnTheirWay / args.stage_bytes)
-                                : (kSlotsOfTwo<Stored, is_plain(Kind)> - 2) * warps / 2;
+  const std::int64_t waiting = waiting_shares<Stored, Values, Lanes, Kind>(warps, args.stage_bytes);
   const std::int64_t slots =
-      std::min(warps + std::max(more, std::int64_t{1}), (room - warps * staged_each) / args.stage_bytes);
+      std::min(warps + std::max(waiting, std::int64_t{1}), (room - warps * staged_each) / args.stage_bytes);
   args.slots = static_cast<std::uint32_t>(slots);
   constexpr std::int64_t kSharesOfWarp = 3;
   args.levelled = sizeof(Stored) == 2 || shares >= kSharesOfWarp * warps * blocks;
