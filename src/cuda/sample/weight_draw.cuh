@@ -95,13 +95,13 @@ __device__ __forceinline__ bool find_border(const listing<Stored>& listed_by, bo
   std::uint64_t all = 0;
   std::uint64_t above = 0;
   bool crowded = false;
-  for (std::uint32_t b = 0; b < place.blocks; b++) {
+  for_blocks(place.blocks, [&](std::uint32_t b) {
     if (threadIdx.x < kBorderBins) weight += place.bins_of(b)[threadIdx.x];
     const std::uint64_t of_block = scratch.block_total[b];
     crowded = crowded || (of_block & kCrowded) != 0;
     all += of_block & ~kCrowded;
     above += scratch.block_above[b];
-  }
+  });
   const auto learn = [&](std::uint64_t reaching, float exponent) {
     const float share = __ull2float_rn(reaching) / __ull2float_rn(all);
     if (threadIdx.x == 0) place.state.learned = {crowded, false, 0.0f, exponent, share};
@@ -206,9 +206,9 @@ __device__ __forceinline__ bool is_tied(const weight_place<Form>& place, float& 
   return scratch.least_tied == scratch.most_tied;
 }
 
-/// Moves the border's tokens together. @returns how many there are.
+/// Moves the border's tokens together.
 template <class Form>
-__device__ __forceinline__ std::uint32_t join_border(const weight_place<Form>& place) {
+__device__ __forceinline__ void join_border(const weight_place<Form>& place) {
   const weight_scratch<Form>& scratch = place.scratch;
   std::uint32_t n = scratch.block_border[0];
   for (std::uint32_t b = 1; b < place.blocks; b++) {
@@ -223,7 +223,6 @@ __device__ __forceinline__ std::uint32_t join_border(const weight_place<Form>& p
     n += more;
   }
   __syncthreads();
-  return n;
 }
 
 /// Decides one of the border's tokens. @param before the weight of all better ones. @returns whether it is kept.
@@ -236,8 +235,9 @@ __device__ __forceinline__ bool decide(const weighed_key& mine, float exponent, 
   if (before + mine.weight >= border.target) scratch.cut = mine.key;  // the last
   if (!(exponent >= minimum_exponent(place.state.params))) return false;
   const std::uint32_t token = core::position_of(mine.key);
-  std::uint32_t block = place.blocks - 1;
-  while (block > 0 && token < all.first_of(block)) block--;
+  std::uint32_t block = 0;
+  for (std::uint32_t more = place.blocks / 2; more > 0; more /= 2)
+    if (token >= all.first_of(block + more)) block += more;
   auto* words = reinterpret_cast<std::uint32_t*>(scratch.block_kept + block);
   add_in_words(words[0], words[1], mine.weight);
   if (block == place.rank) scratch.ranges.add(ranges.of(token), mine.weight);
@@ -250,8 +250,11 @@ __device__ __forceinline__ std::uint32_t settle_border(const row_pieces<Stored, 
                                                        const listed_border& border, const column_ranges& ranges,
                                                        const weight_place<Form>& place) {
   weight_scratch<Form>& scratch = place.scratch;
-  const std::uint32_t n = join_border(place);
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const std::uint32_t of_block = lane < place.blocks ? scratch.block_border[lane] : 0;
+  const std::uint32_t n = __reduce_add_sync(kFullWarp, of_block);
   if (n > Form::kThreads / 2) {
+    join_border(place);
     std::uint32_t kept = 0;
     std::uint64_t ahead = border.before;
     const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
@@ -272,9 +275,14 @@ __device__ __forceinline__ std::uint32_t settle_border(const row_pieces<Stored, 
     return kept;
   }
   auto* pairs = reinterpret_cast<weighed_key*>(place.bins_told);
-  if (threadIdx.x < n) {
-    const std::uint64_t key = place.border[threadIdx.x];
-    pairs[threadIdx.x] = {key, weight_of(filter.exponent_of_key(key))};
+  const std::uint32_t up_to = running_sum(of_block);
+  const std::uint32_t log_blocks = shift_of(place.blocks);
+  const std::uint32_t block = threadIdx.x & (place.blocks - 1);  // blocks' tokens have as many threads each
+  const std::uint32_t count = __shfl_sync(kFullWarp, of_block, static_cast<int>(block));
+  const std::uint32_t ahead = __shfl_sync(kFullWarp, up_to, static_cast<int>(block)) - count;
+  for (std::uint32_t i = threadIdx.x >> log_blocks; i < count; i += Form::kThreads >> log_blocks) {
+    const std::uint64_t key = place.border[block * place.share() + i];
+    pairs[ahead + i] = {key, weight_of(filter.exponent_of_key(key))};
   }
   __syncthreads();
   std::uint32_t shift = 1;  // 2^shift threads compare for one key

@@ -160,13 +160,15 @@ struct logit_bound {
 template <class Stored>
 struct listing {
   guessed_border border;
-  logit_bound<Stored> ceiling;
   logit_bound<Stored> floor;
+  logit_bound<Stored> ceiling;
   bool by_logit;
 
   /// @param exact no bound may be less than the border's
   __device__ __forceinline__ listing(const whole_row_filter& filter, const guessed_border& guessed, bool exact)
-      : border(guessed), ceiling(filter, guessed.flat() ? guessed.ceiling : 0.0f), floor(filter, guessed.floor) {
+      : border(guessed),
+        floor(filter, guessed.floor),
+        ceiling(guessed.flat() ? logit_bound<Stored>(filter, guessed.ceiling) : floor) {
     constexpr float kNear = 0.125f;  // of an exponent: hardly more is listed
     constexpr float kPart = 0.25f;   // of what lies between the bounds
     by_logit = guessed.everything() ? true

@@ -2,6 +2,7 @@
 // weights are guessed to lie. See weight_sample.cu.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "cuda/device/warp_sum.cuh"
@@ -21,9 +22,9 @@ constexpr std::uint32_t kRangeBins = 256;                   // of a block's colu
 
 /// By how much to shift a column's number in a block's piece for its bin.
 __host__ __device__ inline std::uint32_t range_shift(std::uint32_t columns) {
-  std::uint32_t shift = 0;
-  while (columns >> shift >= kRangeBins) shift++;
-  return shift;
+  const auto bits = static_cast<std::uint32_t>(std::bit_width(columns));
+  constexpr auto kBinBits = static_cast<std::uint32_t>(std::bit_width(kRangeBins) - 1);
+  return bits > kBinBits ? bits - kBinBits : 0;
 }
 
 /// What a wrong guess of the border has told about it.
@@ -105,9 +106,8 @@ struct alignas(16) weight_scratch {
   std::uint64_t cut;
   std::uint32_t told_bin;
   std::uint32_t floor_bin;
-  std::uint32_t guessed_tokens;                  // that reach the floor
-  std::uint32_t guessed_tokens_of[kMostBlocks];  // the same, of each block
-  std::uint32_t least_tied;                      // keys of logits at the border
+  std::uint32_t guessed_tokens[kMostBlocks];  // that reach the floor
+  std::uint32_t least_tied;                   // keys of logits at the border
   std::uint32_t most_tied;
   float ceiling;
   float floor;
@@ -193,8 +193,6 @@ __device__ __forceinline__ void clear_scratch(const weight_place<Form>& place, b
   scratch.known = 0.0f;
   scratch.kept_count = 0;
   scratch.floor_bin = kGuessBins;
-  scratch.guessed_tokens = 0;
-  for (std::uint32_t& tokens : scratch.guessed_tokens_of) tokens = 0;
   scratch.least_tied = ~0u;
   scratch.most_tied = 0;
   scratch.bordering = 0;
@@ -214,6 +212,13 @@ __device__ __forceinline__ void clear_scratch(const weight_place<Form>& place, b
   barrier_expect(&state.guessed, (place.blocks - 1) * (kGuessBins + 1) * sizeof(std::uint32_t));
   barrier_expect(&state.weighed, (place.blocks - 1) * (kBorderBins + 2) * sizeof(std::uint64_t));
   cluster_barriers_ready();
+}
+
+/// 2^x for guesses: no two GPUs need agree on it.
+__device__ __forceinline__ float near_power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
 }
 
 /// An exponent's bin, counted upwards, whatever the row's largest logit.
@@ -254,7 +259,14 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stor
   count(own_bin, 1);
   const std::uint32_t sampled_from = __reduce_add_sync(kFullWarp, own_bin) * 3 / (4 * kWarp);
   const std::uint32_t each = part.sampled_each();
-  part.look_at_some([&](float x) { count(max(bin_of(x), sampled_from), x < most ? each : 0); });
+  part.look_at_some([&](const auto& some) {  // all bins, then all counts, so that none waits for another
+    constexpr std::size_t kSome = std::size(std::remove_cvref_t<decltype(some)>{});
+    std::uint32_t bins[kSome];
+#pragma unroll
+    for (std::size_t i = 0; i < kSome; i++) bins[i] = max(bin_of(some[i]), sampled_from);
+#pragma unroll
+    for (std::size_t i = 0; i < kSome; i++) count(bins[i], some[i] < most ? each : 0);
+  });
   if (threadIdx.x == 0) scratch.block_best[place.rank] = best;
   __syncthreads();
   for (std::uint32_t i = 1; i < place.blocks; i++) {
@@ -328,21 +340,63 @@ struct guessed_bin {
   }
 };
 
-/// How many of a block's counted tokens are in the thread's bin of the row.
-template <class Form>
-__device__ __forceinline__ std::uint32_t tokens_of(std::uint32_t block, const row_filter& filter, std::int32_t first,
-                                                   const weight_place<Form>& place) {
-  const float best = core::from_ascending_key(place.scratch.block_best[block]);
-  const auto bin =
-      static_cast<std::uint32_t>(static_cast<std::int32_t>(threadIdx.x) - first + octave_bin(best, filter.steepness));
-  return bin < kCountedBins ? place.guesses(block)[bin] : 0;
+/// Calls f(block) for each, more than two without waiting for one another.
+template <class F>
+__device__ __forceinline__ void for_blocks(std::uint32_t blocks, F f) {
+  f(0u);
+  if (blocks == 1) return;
+  f(1u);
+  if (blocks == 2) return;
+#pragma unroll
+  for (std::uint32_t b = 2; b < kMostBlocks; b++)
+    if (b < blocks) f(b);
 }
 
-/// Adds up to what the bins before `end` hold, and this one. @param in_bin of the thread's
-__device__ __forceinline__ void add_reaching(std::uint32_t in_bin, std::uint32_t end, std::uint32_t& to) {
-  const std::uint32_t reaching = __reduce_add_sync(kFullWarp, threadIdx.x <= end ? in_bin : 0);
-  if (threadIdx.x % kWarp == 0 && reaching != 0) atomicAdd(&to, reaching);
-}
+/// What the blocks have counted, by the row's bins. Warps come as a whole.
+template <class Form>
+class counted_tokens {
+ public:
+  /// @param first the bin of the row's largest logit
+  __device__ __forceinline__ counted_tokens(const row_filter& filter, std::int32_t first,
+                                            const weight_place<Form>& place)
+      : place_(place) {
+    static_assert(kMostBlocks <= kWarp);
+    const std::uint32_t lane = threadIdx.x % kWarp;
+    const std::uint32_t best = place.scratch.block_best[lane < place.blocks ? lane : 0];
+    behind_ = octave_bin(core::from_ascending_key(best), filter.steepness) - first;
+  }
+  /// In a bin of the row's.
+  __device__ __forceinline__ std::uint32_t in_bin(std::uint32_t bin) const {
+    std::uint32_t tokens = 0;
+    for_blocks(place_.blocks, [&](std::uint32_t b) { tokens += in_bin_of(b, first_of(b), bin); });
+    return tokens;
+  }
+  /// In the row's bins up to `last`, in the scratch for each block. A barrier must follow. All threads come.
+  __device__ __forceinline__ void add_up(std::uint32_t last) const {
+    const std::uint32_t lane = threadIdx.x % kWarp;
+    for (std::uint32_t b = threadIdx.x / kWarp; b < place_.blocks; b += Form::kWarps) {
+      const std::int32_t first = first_of(b);
+      std::uint32_t tokens = 0;
+#pragma unroll 4
+      for (std::uint32_t bin = lane; bin <= last; bin += kWarp) tokens += in_bin_of(b, first, bin);
+      tokens = __reduce_add_sync(kFullWarp, tokens);
+      if (lane == 0) place_.scratch.guessed_tokens[b] = tokens;
+    }
+  }
+
+ private:
+  /// Where the row's first bin would be among a block's.
+  __device__ __forceinline__ std::int32_t first_of(std::uint32_t block) const {
+    return __shfl_sync(kFullWarp, behind_, static_cast<int>(block));
+  }
+  __device__ __forceinline__ std::uint32_t in_bin_of(std::uint32_t block, std::int32_t first, std::uint32_t bin) const {
+    const auto of_block = static_cast<std::uint32_t>(static_cast<std::int32_t>(bin) + first);
+    return of_block < kCountedBins ? place_.guesses(block)[of_block] : 0;
+  }
+
+  const weight_place<Form>& place_;
+  std::int32_t behind_;  // of the lane's block
+};
 
 /// The first of the threads' bins that has enough lowers `first`.
 __device__ __forceinline__ void find_first_bin(bool enough, std::uint32_t& first) {
@@ -351,21 +405,31 @@ __device__ __forceinline__ void find_first_bin(bool enough, std::uint32_t& first
     atomicMin(&first, threadIdx.x + static_cast<std::uint32_t>(__ffs(static_cast<int>(those))) - 1);
 }
 
-/// The last bin that what top_p keeps should reach, and with how many tokens that is, in the scratch; kGuessBins if
-/// there is none. All threads come.
+/// The last bin that what top_p keeps should reach; kGuessBins if there is none.
+struct guessed_end {
+  std::uint32_t last;
+  std::uint32_t tokens;         // up to it
+  std::uint32_t most_of_block;  // of these
+};
+
+/// All threads come.
 template <class Form>
-__device__ __forceinline__ std::uint32_t guess_last_bin(const guessed_bin& bin, float most_lost, bool exact,
-                                                        const weight_place<Form>& place) {
+__device__ __forceinline__ guessed_end guess_end(const guessed_bin& bin, const counted_tokens<Form>& counted,
+                                                 float most_lost, bool exact, const weight_place<Form>& place) {
   // Tokens: to list so many costs little, and what is guessed from fewer is often wrong. One warp may have them all.
   constexpr std::uint32_t kFew = Form::kBlocks == 4 ? 64 : 768;
   weight_scratch<Form>& scratch = place.scratch;
   find_first_bin(bin.total - bin.before - bin.weight <= most_lost, scratch.floor_bin);
   __syncthreads();
-  const std::uint32_t last = scratch.floor_bin;
-  if (last == kGuessBins) return last;
-  add_reaching(bin.tokens, last, scratch.guessed_tokens);
+  guessed_end end{scratch.floor_bin, 0, 0};
+  if (end.last == kGuessBins || exact) return end;
+  counted.add_up(end.last);
   __syncthreads();
-  if (exact || scratch.guessed_tokens >= kFew) return last;
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const std::uint32_t of_block = lane < place.blocks ? scratch.guessed_tokens[lane] : 0;
+  end.tokens = __reduce_add_sync(kFullWarp, of_block);
+  end.most_of_block = __reduce_max_sync(kFullWarp, of_block);
+  if (end.tokens >= kFew) return end;
   const auto tokens = static_cast<float>(bin.tokens);
   float all = 0.0f;
   const float before = sum_before_in(tokens, scratch.warp_estimates, all);
@@ -373,7 +437,8 @@ __device__ __forceinline__ std::uint32_t guess_last_bin(const guessed_bin& bin, 
   __syncthreads();
   find_first_bin(before + tokens >= fminf(static_cast<float>(kFew), all), scratch.floor_bin);
   __syncthreads();
-  return max(last, scratch.floor_bin);
+  end.last = max(end.last, scratch.floor_bin);
+  return end;
 }
 
 /// Guesses top_p's border from the counted bins: the same in all blocks. @param room tokens that a block's lists hold.
@@ -389,26 +454,20 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   guessed_bin bin{};
   bin.first = octave_bin(filter.largest, filter.steepness);
   bin.base = filter.largest * filter.steepness;
-  for (std::uint32_t b = 0; b < place.blocks; b++) bin.tokens += tokens_of(b, filter, bin.first, place);
+  const counted_tokens<Form> counted(filter, bin.first, place);
+  bin.tokens = counted.in_bin(threadIdx.x);
   const float middle = -(static_cast<float>(threadIdx.x) + 0.5f) / static_cast<float>(kOctaveBins);
-  bin.weight = static_cast<float>(bin.tokens) * core::power_of_two(middle);
+  bin.weight = static_cast<float>(bin.tokens) * near_power_of_two(middle);
   bin.before = sum_before_in(bin.weight, scratch.warp_estimates, bin.total);
   const float dropped = (1.0f - static_cast<float>(place.state.params.top_p) * 0x1p-32f) * bin.total;
   const float known_part = bin.part_before(learned.exponent);
   if (known_part >= 0.0f && known_part < 1.0f) scratch.known = bin.before + known_part * bin.weight;
-  const std::uint32_t last = guess_last_bin(bin, only_best ? bin.total : kLost * dropped, only_best || again, place);
-  if (last == kGuessBins) return false;
-  const float least = static_cast<float>(bin.first - static_cast<std::int32_t>(last)) / static_cast<float>(kOctaveBins);
+  const guessed_end end = guess_end(bin, counted, only_best ? bin.total : kLost * dropped, only_best || again, place);
+  if (end.last == kGuessBins) return false;
+  const float least =
+      static_cast<float>(bin.first - static_cast<std::int32_t>(end.last)) / static_cast<float>(kOctaveBins);
   guessed = guessed_border::of_all_listed(fminf(least - bin.base, -1.0f / kOctaveBins));
-  if (only_best || (!again && scratch.guessed_tokens <= room / 2)) return true;
-  if (!again) {  // they may be spread over the blocks
-    for (std::uint32_t b = 0; b < place.blocks; b++)
-      add_reaching(tokens_of(b, filter, bin.first, place), last, scratch.guessed_tokens_of[b]);
-    __syncthreads();
-    std::uint32_t most = 0;
-    for (std::uint32_t b = 0; b < place.blocks; b++) most = max(most, scratch.guessed_tokens_of[b]);
-    if (most <= room / 2) return true;
-  }
+  if (only_best || (!again && end.most_of_block <= room / 2)) return true;
   const float border = learned.stretched(bin.total - dropped, bin.total, scratch.known);
   const auto place_at = [&](float wanted, float& to) {
     if (bin.before < wanted && bin.before + bin.weight >= wanted)

@@ -105,10 +105,11 @@ struct row_part_of_warp {
   static constexpr std::uint32_t kChunk = 2 * kUnit;  // rounds that arrive together
   const uint4* vectors;                               // of the piece
   std::uint32_t count;
-  std::uint32_t rounds;        // in whole units: of the last, some warps have none
-  std::uint32_t held;          // rounds in shared memory, a multiple of kBatch, in the last slots
-  std::uint32_t first_column;  // of the vectors
-  std::uint64_t* landed;       // a barrier for each chunk
+  std::uint32_t rounds;         // in whole units: of the last, some warps have none
+  std::uint32_t rounds_of_two;  // if no more than two blocks had the row: its sample need not grow with its blocks
+  std::uint32_t held;           // rounds in shared memory, a multiple of kBatch, in the last slots
+  std::uint32_t first_column;   // of the vectors
+  std::uint64_t* landed;        // a barrier for each chunk
   lane_slots slots;
   std::uint32_t slot_count;
   bool has_edge;
@@ -120,7 +121,10 @@ struct row_part_of_warp {
   __device__ __forceinline__ row_part_of_warp(const Stored* row, const row_pieces<Stored, Form>& all,
                                               std::uint32_t block, unsigned char* memory, std::uint32_t slots_each,
                                               std::uint64_t* barriers)
-      : rounds((all.rounds + kUnit - 1) / kUnit * kUnit), landed(barriers), slot_count(slots_each) {
+      : rounds((all.rounds + kUnit - 1) / kUnit * kUnit),
+        rounds_of_two(all.rounds * max(all.blocks / 2, 1u)),
+        landed(barriers),
+        slot_count(slots_each) {
     const std::uint32_t lane = threadIdx.x % kWarp;
     const std::uint32_t first = min(block * all.rounds * kThreads, all.vectors());
     count = min(all.rounds * kThreads, all.vectors() - first);
@@ -200,51 +204,24 @@ struct row_part_of_warp {
   /// How many of the lane's logits each stands for that look_at_some looks at.
   __device__ __forceinline__ std::uint32_t sampled_each() const {
     const std::uint32_t here = kInRegisters + held;
-    return kPerVector / sampled_of_vector() * (skips_rounds() ? 2 : 1) * max(1u, (rounds + here / 2) / here);
+    const std::uint32_t elsewhere = rounds <= here ? 1 : max(1u, (rounds + here / 2) / here);  // divides rarely
+    return (kPerVector >> shift_of(sampled_of_vector())) * (skips_rounds() ? 2 : 1) * elsewhere;
   }
-  /// Calls look(x) for some of the lane's logits, from all over the piece: all of few.
+  /// Calls look(some) for arrays of some of the lane's logits, from all over the piece: all of few; -inf where there is
+  /// none.
   template <class Look>
   __device__ __forceinline__ void look_at_some(Look look) const {
-    const auto first = [](std::uint32_t word) {
-      if constexpr (sizeof(Stored) == 4)
-        return core::float_from_bits(word);
-      else
-        return core::widen(Stored{static_cast<std::uint16_t>(word)});
-    };
-    const bool odd = threadIdx.x % 2 != 0;
-    const bool skips = skips_rounds();
-    const std::uint32_t of_vector = sampled_of_vector();
-    const auto look_at = [&](const uint4& raw) {
-      look(first(raw.x));
-      if (of_vector == 1) return;
-      look(first(raw.z));
-      if (of_vector == 2) return;
-      look(first(raw.y));
-      look(first(raw.w));
-      if constexpr (sizeof(Stored) == 2) {
-        if (of_vector == 4) return;
-        for (const std::uint32_t word : {raw.x, raw.y, raw.z, raw.w}) look(first(word >> 16));
-      }
-    };
-    if (skips) {
+    if (rounds_of_two > kRoundsOfTwo) return look_at_first_ones(look);
 #pragma unroll
-      for (std::uint32_t r = 0; r < kInRegisters; r += 2) look(first(odd ? in_registers[r + 1].x : in_registers[r].x));
-    } else {
-#pragma unroll
-      for (std::uint32_t r = 0; r < kInRegisters; r++) {
-        if (r >= rounds) break;
-        look_at(in_registers[r]);
-      }
+    for (std::uint32_t r = 0; r < kInRegisters; r += kTogether) {
+      if (r >= rounds) break;
+      look_at_vectors([&](std::uint32_t i) { return in_registers[r + i]; }, look);
     }
-    const std::uint32_t step = skips ? 2 : 1;
-#pragma unroll 4
-    for (std::uint32_t r = 0; r < held; r += step) {
-      const uint4& held_one = slots.vector(first_held() + r + (skips && odd ? 1 : 0));
-      if constexpr (kInRegisters < kRoundsOfTwo)
-        look_at(held_one);
-      else  // rounds are so many that it is one of each vector
-        look(first(held_one.x));
-    }
+    if constexpr (kInRegisters < kRoundsOfTwo)
+#pragma unroll 1
+      for (std::uint32_t r = 0; r < held; r += kTogether)
+        look_at_vectors([&](std::uint32_t i) { return r + i < held ? slots.vector(first_held() + r + i) : absent(); },
+                        look);
   }
 
   /// Calls weigh(raw, address, column) for the lane's vectors, kBatch rounds at a time: they lie from that shared
@@ -295,10 +272,78 @@ struct row_part_of_warp {
  private:
   static constexpr std::uint32_t kRoundsOfTwo = 12;  // of which the sample has so many of each vector
   /// Whether lanes look at every other round, for the sample.
-  __device__ __forceinline__ bool skips_rounds() const { return rounds > 2 * kRoundsOfTwo; }
+  __device__ __forceinline__ bool skips_rounds() const { return rounds_of_two > 2 * kRoundsOfTwo; }
   __device__ __forceinline__ std::uint32_t sampled_of_vector() const {
-    if (rounds <= kRoundsOfTwo / 6) return kPerVector;
-    return rounds <= kRoundsOfTwo / 2 ? 4 : rounds <= kRoundsOfTwo ? 2 : 1;
+    if (rounds_of_two <= kRoundsOfTwo / 6) return kPerVector;
+    return rounds_of_two <= kRoundsOfTwo / 2 ? 4 : rounds_of_two <= kRoundsOfTwo ? 2 : 1;
+  }
+  static constexpr std::uint32_t kTogether = 4;  // vectors, of which some are looked at
+  static __device__ __forceinline__ float first_of(std::uint32_t word) {
+    if constexpr (sizeof(Stored) == 4)
+      return core::float_from_bits(word);
+    else
+      return core::widen(Stored{static_cast<std::uint16_t>(word)});
+  }
+  /// The first logit of each vector, or of every other one: of odd ones or of even ones, by the lane.
+  template <class Look>
+  __device__ __forceinline__ void look_at_first_ones(Look look) const {
+    constexpr std::uint32_t kSome = 12;
+    const bool skips = skips_rounds();
+    const bool odd = skips && threadIdx.x % 2 != 0;
+    if (skips) {
+      constexpr std::uint32_t kHalf = kInRegisters / 2;
+      float some[kHalf];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kHalf; i++)
+        some[i] = first_of(odd ? in_registers[2 * i + 1].x : in_registers[2 * i].x);
+      look(some);
+    } else {
+      float some[kInRegisters];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kInRegisters; i++) some[i] = first_of(in_registers[i].x);
+      look(some);
+    }
+    const std::uint32_t step = skips ? 2 : 1;
+    const uint4* from = &slots.vector(first_held() + (odd ? 1 : 0));
+#pragma unroll 1
+    for (std::uint32_t r = 0; r < held; r += kSome * step) {
+      float some[kSome];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kSome; i++) {
+        const std::uint32_t round = r + i * step;
+        some[i] = first_of(round < held ? from[round * kWarp].x : kLeastWord<Stored>);
+      }
+      look(some);
+    }
+  }
+  /// Some of a few vectors' logits. @param vector vector(i) is the i-th
+  template <class Vector, class Look>
+  __device__ __forceinline__ void look_at_vectors(Vector vector, Look look) const {
+    const auto look_at = [&](auto words) {  // the first logit of so many words of each
+      constexpr std::uint32_t kWords = decltype(words)::value;
+      float some[kTogether * kWords];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; i++) {
+        const uint4 raw = vector(i);
+        const std::uint32_t of_vector[] = {raw.x, raw.z, raw.y, raw.w};
+#pragma unroll
+        for (std::uint32_t w = 0; w < kWords; w++) some[i * kWords + w] = first_of(of_vector[w]);
+      }
+      look(some);
+    };
+    const std::uint32_t of_vector = sampled_of_vector();
+    if (of_vector == 2) return look_at(std::integral_constant<std::uint32_t, 2>{});
+    look_at(std::integral_constant<std::uint32_t, 4>{});
+    if constexpr (sizeof(Stored) == 2) {
+      if (of_vector == 4) return;
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; i++) {
+        const uint4 raw = vector(i);
+        const float others[] = {first_of(raw.x >> 16), first_of(raw.y >> 16), first_of(raw.z >> 16),
+                                first_of(raw.w >> 16)};
+        look(others);
+      }
+    }
   }
   /// The number of the lane's vector of a round, in the piece.
   static __device__ __forceinline__ std::uint32_t vector_of(std::uint32_t round) {
