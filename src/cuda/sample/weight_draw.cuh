@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/sample/weight_guess.cuh"
 #include "cuda/sample/weight_list.cuh"
 #include "cuda/sample/weight_parts.cuh"
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "cuda/device/value_pair.cuh"
+#include "cuda/sample/weight_guess.cuh"
 #include "cuda/sample/weight_parts.cuh"
 
 namespace shortlist::cuda::sampling::weighing {
