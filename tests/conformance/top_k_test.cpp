@@ -378,11 +378,12 @@ TEST(TopKLists, EqualTheReferenceToTheBit) {
 /// So many rows of 16 bits that groups look for the borders of all but their first ones among levels: warps, blocks of
 /// two to eight of them, and warps that sort.
 TEST(TopKLevels, EqualTheReferenceToTheBit) {
-  constexpr many_rows kShapes[] = {{60'000, 150, 20},         {9'000, 1'300, 70},      {9'000, 2'048, 100},
-                                   {17'000, 2'056, 128},      {5'000, 3'001, 200},     {17'000, 4'095, 90},
-                                   {4'000, 4'096, 1'000},     {5'000, 4'200, 300},     {2'000, 8'190, 500},
-                                   {1'500, 16'000, 700},      {25'000, 700, 50},       {900, 30'000, 5'000},
-                                   {9'000, 1'900, 400, true}, {9'000, 1'700, 50, true}};
+  constexpr many_rows kShapes[] = {
+      {60'000, 150, 20},         {9'000, 1'300, 70},       {9'000, 2'048, 100},   {17'000, 2'056, 128},
+      {5'000, 3'001, 200},       {17'000, 4'095, 90},      {4'000, 4'096, 1'000}, {5'000, 4'200, 300},
+      {2'000, 8'190, 500},       {1'500, 16'000, 700},     {25'000, 700, 50},     {900, 30'000, 5'000},
+      {9'000, 1'900, 400, true}, {9'000, 1'700, 50, true}, {33'000, 300, 24},     {17'000, 640, 40},
+      {9'000, 1'280, 80},        {5'000, 2'500, 64},       {5'000, 3'301, 200}};
   expect_equal_for_every_distribution(kShapes, "plan", kOf16Bits);
 }
 

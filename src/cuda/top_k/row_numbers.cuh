@@ -33,12 +33,21 @@ constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of i
 constexpr float kLeastGrid = 0x1p-24f;  // between numbers of fp16
 constexpr std::uint32_t kNumberNan = 0x7FFF;
 
-/// `Values` of a thread: 8, 16, 24, 32, 48 or 64; of 16 bits 96 or 128, too.
+/// In how many words of marks so many values are: equal ones, of whole pairs, of mapped ones whole units of them.
+template <class Stored>
+constexpr int mark_words(int values) {
+  constexpr int kPairsTogether = sizeof(Stored) == 4 ? 4 : 1;
+  int words = (values + 31) / 32;
+  while (values % (2 * kPairsTogether * words) != 0) words++;
+  return words;
+}
+
+/// `Values` of a thread: 8, 16, 24, 32, 48 or 64; of 16 bits 40, 80, 96, 112 or 128, too.
 template <class Stored, int Values>
 struct thread_numbers {
   static constexpr bool kMapped = std::is_same_v<Stored, float>;
   static constexpr bool kWide = std::is_same_v<Stored, bfloat16>;  // of the exponent of fp32
-  static constexpr int kWords = (Values + 31) / 32;
+  static constexpr int kWords = mark_words<Stored>(Values);
   static constexpr int kPairs = Values / kWords / 2;  // of a word of marks
   using pair = std::conditional_t<kWide, __nv_bfloat162, __half2>;
 

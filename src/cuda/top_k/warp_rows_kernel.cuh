@@ -92,7 +92,7 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr int most_warps() {
   constexpr bool kWide = sizeof(Stored) == 4;
   if (kLists<Stored, Values, Lanes, Kind>) return kWide ? 16 : 20;
-  if (Values > 64) return Values == 96 ? 20 : 16;
+  if (Values > 64) return Values == 96 || (Values == 80 && Lanes > 8) ? 20 : 16;
   if (Values == 64 && kWide) return is_plain(Kind) ? 16 : 12;
   if (Values == 64 && Kind == warp_rows_kind::early) return 12;
   if (Values == 48 && kWide) return Lanes == 4 ? 20 : 16;
@@ -335,12 +335,18 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
   if constexpr (kPlain && sizeof(Stored) == 2) {  // half the registers: twice the values a lane
     if (columns <= 192) return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
     if (columns <= 256) return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
+    if constexpr (kWritesAscending)
+      if (columns <= 320) return launch_warp_rows_of<Stored, 40, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 384) return launch_warp_rows_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_warp_rows_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
+    if constexpr (kWritesAscending)
+      if (columns <= 640) return launch_warp_rows_of<Stored, 80, 8, Kind>(stream, args, multiprocessors);
     constexpr int kLanesOf768 = kMostValues > 64 ? 8 : 16;
     if (columns <= 768)
       return launch_warp_rows_of<Stored, 768 / kLanesOf768, kLanesOf768, Kind>(stream, args, multiprocessors);
     if (columns <= 1024) return launch_warp_rows_of<Stored, 64, 16, Kind>(stream, args, multiprocessors);
+    if constexpr (kWritesAscending)
+      if (columns <= 1280) return launch_warp_rows_of<Stored, 80, 16, Kind>(stream, args, multiprocessors);
   } else {
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
     constexpr int kFewOfWide = kPlain ? 96 : kFewEntries;
@@ -372,8 +378,10 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
     if (columns <= 1024) return launch_warp_rows_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
   }
   if constexpr (kMostValues > 64) {
-    if (columns > 3072) return launch_warp_rows_of<Stored, 128, 32, Kind>(stream, args, multiprocessors);
-    if (columns > 2048) return launch_warp_rows_of<Stored, 96, 32, Kind>(stream, args, multiprocessors);
+    if (columns > 3584) return launch_warp_rows_of<Stored, 128, 32, Kind>(stream, args, multiprocessors);
+    if (columns > 3072) return launch_warp_rows_of<Stored, 112, 32, Kind>(stream, args, multiprocessors);
+    if (columns > 2560) return launch_warp_rows_of<Stored, 96, 32, Kind>(stream, args, multiprocessors);
+    if (columns > 2048) return launch_warp_rows_of<Stored, 80, 32, Kind>(stream, args, multiprocessors);
   }
   if constexpr (kPlain)
     if (columns > core::kWarpRowsMaxCols)
