@@ -106,7 +106,8 @@ struct row_part_of_warp {
   const uint4* vectors;                               // of the piece
   std::uint32_t count;
   std::uint32_t rounds;         // in whole units: of the last, some warps have none
-  std::uint32_t rounds_of_two;  // if no more than two blocks had the row: its sample need not grow with its blocks
+  std::uint32_t sample_rounds;  // if a thousand threads had the row: its sample need not grow with them
+  std::uint32_t rounds_of_two;  // of no more rounds, the sample has two logits of each vector
   std::uint32_t held;           // rounds in shared memory, a multiple of kBatch, in the last slots
   std::uint32_t first_column;   // of the vectors
   std::uint64_t* landed;        // a barrier for each chunk
@@ -122,7 +123,8 @@ struct row_part_of_warp {
                                               std::uint32_t block, unsigned char* memory, std::uint32_t slots_each,
                                               std::uint64_t* barriers)
       : rounds((all.rounds + kUnit - 1) / kUnit * kUnit),
-        rounds_of_two(all.rounds * max(all.blocks / 2, 1u)),
+        sample_rounds(all.rounds * (all.blocks * kThreads) / kThreadsOfSample),
+        rounds_of_two(Form::kBlocks < 4 && all.blocks * kThreads < kThreadsOfSample ? 16 : 12),
         landed(barriers),
         slot_count(slots_each) {
     const std::uint32_t lane = threadIdx.x % kWarp;
@@ -211,17 +213,16 @@ struct row_part_of_warp {
   /// none.
   template <class Look>
   __device__ __forceinline__ void look_at_some(Look look) const {
-    if (rounds_of_two > kRoundsOfTwo) return look_at_first_ones(look);
+    if (sampled_of_vector() == 1) return look_at_first_ones(look);
 #pragma unroll
     for (std::uint32_t r = 0; r < kInRegisters; r += kTogether) {
       if (r >= rounds) break;
       look_at_vectors([&](std::uint32_t i) { return in_registers[r + i]; }, look);
     }
-    if constexpr (kInRegisters < kRoundsOfTwo)
 #pragma unroll 1
-      for (std::uint32_t r = 0; r < held; r += kTogether)
-        look_at_vectors([&](std::uint32_t i) { return r + i < held ? slots.vector(first_held() + r + i) : absent(); },
-                        look);
+    for (std::uint32_t r = 0; r < held; r += kTogether)
+      look_at_vectors([&](std::uint32_t i) { return r + i < held ? slots.vector(first_held() + r + i) : absent(); },
+                      look);
   }
 
   /// Calls weigh(raw, address, column) for the lane's vectors, kBatch rounds at a time: they lie from that shared
@@ -270,12 +271,13 @@ struct row_part_of_warp {
   }
 
  private:
-  static constexpr std::uint32_t kRoundsOfTwo = 12;  // of which the sample has so many of each vector
+  static constexpr std::uint32_t kThreadsOfSample = 1024;
   /// Whether lanes look at every other round, for the sample.
-  __device__ __forceinline__ bool skips_rounds() const { return rounds_of_two > 2 * kRoundsOfTwo; }
+  __device__ __forceinline__ bool skips_rounds() const { return sample_rounds > 24; }
   __device__ __forceinline__ std::uint32_t sampled_of_vector() const {
-    if (rounds_of_two <= kRoundsOfTwo / 6) return kPerVector;
-    return rounds_of_two <= kRoundsOfTwo / 2 ? 4 : rounds_of_two <= kRoundsOfTwo ? 2 : 1;
+    const std::uint32_t most = max(rounds, sample_rounds);
+    if (most <= 2) return kPerVector;
+    return most <= 6 ? 4 : most <= rounds_of_two ? 2 : 1;
   }
   static constexpr std::uint32_t kTogether = 4;  // vectors, of which some are looked at
   static __device__ __forceinline__ float first_of(std::uint32_t word) {
