@@ -194,7 +194,6 @@ struct guessed_end {
   std::uint32_t last;
   std::uint32_t tokens;         // up to it
   std::uint32_t most_of_block;  // of these
-  std::uint32_t last_tokens;    // in the last bin
 };
 
 /// All threads come.
@@ -206,12 +205,10 @@ __device__ __forceinline__ guessed_end guess_end(const guessed_bin& bin, const c
   weight_scratch<Form>& scratch = place.scratch;
   find_first_bin(bin.total - bin.before - bin.weight <= most_lost, scratch.floor_bin);
   __syncthreads();
-  guessed_end end{scratch.floor_bin, 0, 0, 0};
+  guessed_end end{scratch.floor_bin, 0, 0};
   if (end.last == kGuessBins || exact) return end;
   counted.add_up(end.last);
-  if (threadIdx.x == end.last) scratch.last_tokens = bin.tokens;
   __syncthreads();
-  end.last_tokens = scratch.last_tokens;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t of_block = lane < place.blocks ? scratch.guessed_tokens[lane] : 0;
   end.tokens = __reduce_add_sync(kFullWarp, of_block);
@@ -235,7 +232,8 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
                                              const weight_place<Form>& place, guessed_border& guessed) {
   constexpr float kLost = 0.7f;            // of the weight that top_p drops may lie below the floor
   constexpr float kLeastWidth = 0x1p-10f;  // of an exponent
-  constexpr float kMostBordering = 0.75f;  // of the tokens in the border's bin that need no sort
+  // Tokens: of more, so many would lie in the border's bin that these have to be sorted.
+  constexpr std::uint32_t kMostListed = 8192;
   const learned_border& learned = place.state.learned;
   const bool again = place.state.turns > 0;
   weight_scratch<Form>& scratch = place.scratch;
@@ -255,9 +253,8 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   const float least =
       static_cast<float>(bin.first - static_cast<std::int32_t>(end.last)) / static_cast<float>(kOctaveBins);
   guessed = guessed_border::of_all_listed(fminf(least - bin.base, -1.0f / kOctaveBins));
-  const float bordering = static_cast<float>(end.last_tokens * kOctaveBins) * -guessed.floor / kBorderBins;
-  const bool few_bordering = bordering <= kMostBordering * static_cast<float>(Form::kThreads / 2);
-  if (only_best || (!again && few_bordering && end.most_of_block <= room / 2)) return true;
+  const bool all_listed = end.most_of_block <= room / 2 && end.tokens <= kMostListed;
+  if (only_best || (!again && all_listed)) return true;
   const float border = learned.stretched(bin.total - dropped, bin.total, scratch.known);
   const auto place_at = [&](float wanted, float& to) {
     if (bin.before < wanted && bin.before + bin.weight >= wanted)

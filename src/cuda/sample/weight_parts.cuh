@@ -118,7 +118,6 @@ struct alignas(16) weight_scratch {
   std::uint32_t told_bin;
   std::uint32_t floor_bin;
   std::uint32_t guessed_tokens[kMostBlocks];  // that reach the floor
-  std::uint32_t last_tokens;                  // in the last of these bins
   std::uint32_t least_tied;                   // keys of logits at the border
   std::uint32_t most_tied;
   float ceiling;
