@@ -99,7 +99,7 @@ sample_job top_p_alone(const matrix_shape& m) {
 /// Of which top_p keeps tens of thousands of tokens; of which nothing is filtered; of which min_p alone filters.
 std::vector<sample_job> flat_samples(const matrix_shape& m) {
   std::vector<sample_job> jobs;
-  for (const float temperature : {1.5f, 3.0f}) {
+  for (const float temperature : {1.0f, 1.5f, 3.0f}) {
     jobs.push_back(top_p_alone(m));
     jobs.back().temperature = temperature;
   }
@@ -164,8 +164,8 @@ std::vector<sample_job> gpu_samples() {
     }
     for (const std::int64_t rows : {1, 64, 256}) add(flat_samples({rows, kVocab, type}));
     for (const std::int64_t rows : {1, 64, 4096}) add({top_k_and_top_p({rows, 32'000, type})});
-    for (const matrix_shape& m :
-         {matrix_shape{200, 32'000, type}, matrix_shape{4096, 32'000, type}, matrix_shape{1024, 8'192, type}}) {
+    for (const matrix_shape& m : {matrix_shape{16, 32'000, type}, matrix_shape{200, 32'000, type},
+                                  matrix_shape{4096, 32'000, type}, matrix_shape{1024, 8'192, type}}) {
       add({top_p_alone(m), top_p_alone(m)});
       jobs.back().temperature = 1.5f;
     }

@@ -213,9 +213,10 @@ def main():
             "wrong, those of peers that spin while they wait above all"
         )
 
-    packaged = HERE.parent / "COMMIT"  # an unpacked package has no git to ask
-    if packaged.exists():
-        os.environ.setdefault("SHORTLIST_COMMIT", packaged.read_text(encoding="utf-8").strip())
+    # An unpacked package says what it was made of; a checkout around it may be of something else.
+    for folder in (pathlib.Path(program).resolve().parents[1], HERE.parent):
+        if (folder / "COMMIT").exists():
+            os.environ.setdefault("SHORTLIST_COMMIT", (folder / "COMMIT").read_text(encoding="utf-8").strip())
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
