@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <iterator>
 #include <type_traits>
 
 #include "cuda/sample/weight_parts.cuh"
@@ -56,7 +55,7 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stor
   const std::uint32_t sampled_from = __reduce_add_sync(kFullWarp, own_bin) * 3 / (4 * kWarp);
   const std::uint32_t each = part.sampled_each();
   part.look_at_some([&](const auto& some) {  // all bins, then all counts, so that none waits for another
-    constexpr std::size_t kSome = std::size(std::remove_cvref_t<decltype(some)>{});
+    constexpr std::size_t kSome = std::extent_v<std::remove_cvref_t<decltype(some)>>;
     std::uint32_t bins[kSome];
 #pragma unroll
     for (std::size_t i = 0; i < kSome; i++) bins[i] = max(bin_of(some[i]), sampled_from);
@@ -93,7 +92,7 @@ struct guessed_border {
     const float bound = fmaxf(least, kEvery);
     return {bound, bound};
   }
-  /// Whether more is kept than lists have room for.
+  /// Whether more is kept than is listed.
   __device__ __forceinline__ bool flat() const { return core::is_finite(ceiling); }
   __device__ __forceinline__ bool everything() const { return ceiling == kEvery; }
   /// Whether what reaches the ceiling is all that is kept, since min_p drops the rest: then nothing is listed.
