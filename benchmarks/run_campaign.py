@@ -214,7 +214,7 @@ def main():
         )
 
     # An unpacked package says what it was made of; a checkout around it may be of something else.
-    for folder in (pathlib.Path(program).resolve().parents[1], HERE.parent):
+    for folder in (pathlib.Path(program).resolve().parent.parent, HERE.parent):
         if (folder / "COMMIT").exists():
             os.environ.setdefault("SHORTLIST_COMMIT", (folder / "COMMIT").read_text(encoding="utf-8").strip())
 

@@ -124,7 +124,7 @@ struct row_part_of_warp {
                                               std::uint64_t* barriers)
       : rounds((all.rounds + kUnit - 1) / kUnit * kUnit),
         sample_rounds(all.rounds * (all.blocks * kThreads) / kThreadsOfSample),
-        rounds_of_two(Form::kBlocks < 4 && all.blocks * kThreads < kThreadsOfSample ? 16 : 12),
+        rounds_of_two(Form::kBlocks < 4 && all.blocks * kThreads < kThreadsOfSample ? kRoundsOfTwoOfFew : kRoundsOfTwo),
         landed(barriers),
         slot_count(slots_each) {
     const std::uint32_t lane = threadIdx.x % kWarp;
@@ -271,13 +271,21 @@ struct row_part_of_warp {
   }
 
  private:
+  // The sample: of no more rounds than these all of a vector's logits, four, two, or one; of more, one in every other
+  // round. That is 12 to 24 logits of each of a thousand threads, 16 to 32 where the row has fewer.
+  static constexpr std::uint32_t kRoundsOfAll = 2;
+  static constexpr std::uint32_t kRoundsOfFour = 6;
+  static constexpr std::uint32_t kRoundsOfTwo = 12;
+  static constexpr std::uint32_t kRoundsOfTwoOfFew = 16;
+  static constexpr std::uint32_t kRoundsOfOne = 24;
   static constexpr std::uint32_t kThreadsOfSample = 1024;
+
   /// Whether lanes look at every other round, for the sample.
-  __device__ __forceinline__ bool skips_rounds() const { return sample_rounds > 24; }
+  __device__ __forceinline__ bool skips_rounds() const { return sample_rounds > kRoundsOfOne; }
   __device__ __forceinline__ std::uint32_t sampled_of_vector() const {
     const std::uint32_t most = max(rounds, sample_rounds);
-    if (most <= 2) return kPerVector;
-    return most <= 6 ? 4 : most <= rounds_of_two ? 2 : 1;
+    if (most <= kRoundsOfAll) return kPerVector;
+    return most <= kRoundsOfFour ? 4 : most <= rounds_of_two ? 2 : 1;
   }
   static constexpr std::uint32_t kTogether = 4;  // vectors, of which some are looked at
   static __device__ __forceinline__ float first_of(std::uint32_t word) {
