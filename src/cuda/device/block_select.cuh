@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cuda/device/score.cuh"
+#include "cuda/device/warp_sum.cuh"
 
 namespace shortlist::cuda {
 
@@ -63,15 +63,13 @@ __device__ __forceinline__ std::uint64_t search_cut(std::uint64_t low, std::uint
   return low;
 }
 
-/// A cut that min(k, n) .. k + slack of keys[0, n) in shared memory reach; at least 1. kNoRow is no key.
-/// Every warp counts for a cut of its own, so that a round divides the range by their number; its cost is latency.
+/// The smallest (x) and the largest (y) key of a score among keys[0, n), and how many keys there are (z). kNoRow is no
+/// key. One barrier.
 template <int Threads>
-__device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k, std::uint32_t slack,
-                                   select_scratch<Threads>& scratch) {
-  constexpr int kProbes = Threads / kWarp;
-  const int warp = threadIdx.x / kWarp;
+__device__ __forceinline__ uint3 block_range(const std::uint64_t* keys, std::uint32_t n,
+                                             select_scratch<Threads>& scratch) {
+  constexpr int kWarps = Threads / kWarp;
   const int lane = threadIdx.x % kWarp;
-  // The range by its high words alone: they reduce in one instruction.
   std::uint32_t smallest = ~0u;
   std::uint32_t largest = 0;
   std::uint32_t there = 0;
@@ -86,16 +84,69 @@ __device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, s
   smallest = __reduce_min_sync(kFullWarp, smallest);
   largest = __reduce_max_sync(kFullWarp, largest);
   there = __reduce_add_sync(kFullWarp, there);
-  if (lane == 0) scratch.ranges[warp] = make_uint3(smallest, largest, there);
+  if (lane == 0) scratch.ranges[threadIdx.x / kWarp] = make_uint3(smallest, largest, there);
   __syncthreads();
-  const uint3 range = lane < kProbes ? scratch.ranges[lane] : make_uint3(~0u, 0, 0);
-  smallest = __reduce_min_sync(kFullWarp, range.x);
-  largest = __reduce_max_sync(kFullWarp, range.y);
-  there = __reduce_add_sync(kFullWarp, range.z);
+  const uint3 range = lane < kWarps ? scratch.ranges[lane] : make_uint3(~0u, 0, 0);
+  return {__reduce_min_sync(kFullWarp, range.x), __reduce_max_sync(kFullWarp, range.y),
+          __reduce_add_sync(kFullWarp, range.z)};
+}
+
+/// A cut that min(k, n) of keys[0, n) in shared memory reach at least, and few more where scores lie apart: the end of
+/// one of 256 bins of their range. At least 1. `reached` is how many do. Two barriers.
+template <int Threads>
+__device__ std::uint64_t block_cut_by_bins(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
+                                           select_scratch<Threads>& scratch, std::uint32_t& reached) {
+  constexpr std::uint32_t kBinBits = 8;
+  constexpr std::uint32_t kBinsOfLane = (1 << kBinBits) / kWarp;
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  for (std::uint32_t i = threadIdx.x; i < kBinsOfLane * kWarp; i += Threads) scratch.histogram[i] = 0;
+  const uint3 range = block_range<Threads>(keys, n, scratch);
+  reached = range.z;
+  if (reached <= k) return 1;
+  const int shift = max(0, static_cast<int>(32 - kBinBits) - __clz(static_cast<int>(range.y - range.x)));
+#pragma unroll 2
+  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
+    if (keys[i] == core::kNoRow) continue;
+    const std::uint32_t bin = (range.y - core::key_of(keys[i])) >> shift;
+    atomicAdd(&scratch.histogram[bin % kBinsOfLane * kWarp + bin / kBinsOfLane], 1u);  // a lane's lie a row apart
+  }
+  __syncthreads();
+  std::uint32_t each[kBinsOfLane];
+  std::uint32_t mine = 0;
+#pragma unroll
+  for (std::uint32_t i = 0; i < kBinsOfLane; i++) {
+    each[i] = scratch.histogram[i * kWarp + lane];
+    mine += each[i];
+  }
+  const std::uint32_t sum = running_sum(mine);
+  std::uint32_t count = sum - mine;
+  std::uint32_t bins = lane * kBinsOfLane;
+#pragma unroll
+  for (std::uint32_t i = 0; i < kBinsOfLane; i++) {
+    bins += count < k;
+    count += count < k ? each[i] : 0;
+  }
+  const int has_last = __ffs(static_cast<int>(__ballot_sync(kFullWarp, sum >= k))) - 1;
+  reached = __shfl_sync(kFullWarp, count, has_last);
+  const std::uint64_t width = static_cast<std::uint64_t>(__shfl_sync(kFullWarp, bins, has_last)) << shift;
+  const std::uint64_t last = width > range.y ? 0 : range.y - width + 1;
+  return max(last << 32, std::uint64_t{1});
+}
+
+/// A cut that min(k, n) .. k + slack of keys[0, n) in shared memory reach; at least 1. kNoRow is no key.
+/// Every warp counts for a cut of its own, so that a round divides the range by their number; its cost is latency.
+template <int Threads>
+__device__ std::uint64_t block_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k, std::uint32_t slack,
+                                   select_scratch<Threads>& scratch) {
+  constexpr int kProbes = Threads / kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  const uint3 range = block_range<Threads>(keys, n, scratch);
+  const std::uint32_t there = range.z;
   if (there <= k) return 1;
   slack = min(slack, (there - k) / 2);
-  std::uint64_t low = max(static_cast<std::uint64_t>(smallest) << 32, std::uint64_t{1});  // reached by all
-  std::uint64_t high = (static_cast<std::uint64_t>(largest) + 1) << 32;                   // reached by none
+  std::uint64_t low = max(static_cast<std::uint64_t>(range.x) << 32, std::uint64_t{1});  // reached by all
+  std::uint64_t high = (static_cast<std::uint64_t>(range.y) + 1) << 32;                  // reached by none
   int phase = 0;
   std::uint32_t reached = there;
 #pragma unroll 1

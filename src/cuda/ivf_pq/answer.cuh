@@ -154,8 +154,12 @@ __device__ void write_answer(const answer_plan& plan, std::int64_t query, std::u
   const auto visit = [&](auto f) {
     for (std::uint32_t i = threadIdx.x; i < n; i += Threads) f(keys[i]);
   };
-  std::uint64_t* chosen = keys;
-  if (n > k || k > Threads) {
+  const auto write = [&](std::uint32_t rank, std::uint64_t key) {
+    if (rank < k) plan.results.write(query, rank, key);
+  };
+  if (n <= Threads) {
+    rank_by_counting<Threads>(keys, n, write);
+  } else {
     const std::uint64_t cut = n > k ? block_cut_radix<Threads>(visit, k, scratch) : 1;
     __syncthreads();
     if (threadIdx.x == 0) scratch.counter = 0;
@@ -167,14 +171,12 @@ __device__ void write_answer(const answer_plan& plan, std::int64_t query, std::u
       if (key >= cut) spare[atomicAdd(&scratch.counter, 1u)] = key;
     });
     __syncthreads();
-    chosen = spare;
-    if (k > Threads) block_sort<Threads>(spare, room);
-  }
-  const auto write = [&](std::uint32_t rank, std::uint64_t key) { plan.results.write(query, rank, key); };
-  if (k <= Threads) {
-    rank_by_counting<Threads>(chosen, k, write);
-  } else {
-    for (std::uint32_t i = threadIdx.x; i < k; i += Threads) write(i, chosen[i]);
+    if (k <= Threads) {
+      rank_by_counting<Threads>(spare, k, write);
+    } else {
+      block_sort<Threads>(spare, room);
+      for (std::uint32_t i = threadIdx.x; i < k; i += Threads) write(i, spare[i]);
+    }
   }
   for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < plan.results.k; i += Threads)
     plan.results.pad(query, i);

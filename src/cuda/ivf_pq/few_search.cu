@@ -1,18 +1,20 @@
 // A few queries: every row of their lists decoded and scored, by all of the GPU.
 //
-// One launch. A query's pages are cut into parts, a block each; a warp decodes eight rows at a time. A block keeps its
-// best keys, as many as the answer needs by code, and raises the query's cut to the last of them: so many rows reach
-// it. The block that finishes last gathers what reaches the cut, and answers. There is no margin: all scores are to
-// the bit from the start. Any lengths of lists are served: keys that shared memory cannot hold are cut on the way.
-// Limit: latency of some ten steps that follow each other; for more rows, decoding.
+// One launch. Where there are not too many lists, each block chooses those of its query from the scores of all
+// centroids, since a launch of its own would take longer. A query's pages are cut into parts, a block each; a warp
+// decodes eight rows at a time. A block hands in its best keys, as many as the answer needs by code and perhaps a few
+// more, and raises the query's cut to the last of them: so many rows reach it. The block that finishes last gathers
+// what reaches the cut, and answers. There is no margin: all scores are to the bit from the start. Any lengths of lists
+// are served: keys that shared memory cannot hold are cut on the way.
+// Limit: latency of some ten steps that follow each other; for more rows, decoding. History: docs/kernels.md.
 #include <algorithm>
 
-#include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/ivf_pq/code_table.hpp"
 #include "cuda/ivf_pq/decode_eights.cuh"
 #include "cuda/ivf_pq/few_search.cuh"
+#include "cuda/ivf_pq/pick_lists.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace shortlist::cuda {
@@ -26,21 +28,31 @@ constexpr std::uint32_t kUnitsOfPage = static_cast<std::uint32_t>(core::kPageRow
 constexpr std::uint32_t kRoom = 3 * kFewMaxRows;   // keys of a block
 constexpr std::uint32_t kRoundUnits = 8 * kWarps;  // between two looks at how many there are
 constexpr std::uint32_t kRoundRows = kRoundUnits * kUnitRows;
-constexpr std::uint32_t kRoundKeys = 2 * kFewMaxRows;  // the same, of those handed in
-constexpr std::uint32_t kHeldKeys = 12 * kThreads;     // of those, in registers
-constexpr std::int64_t kMaxProbes = kThreads;          // a thread each
+constexpr std::uint32_t kRoundKeys = 2 * kFewMaxRows;   // the same, of those handed in
+constexpr std::uint32_t kGatheredKeys = 16 * kThreads;  // of those, in registers
+constexpr std::int64_t kMaxProbes = kThreads;           // a thread each
+static_assert(kThreads == kPickThreads);
 static_assert(kRoundRows < kRoom - kFewMaxRows && kRoundKeys <= kRoom - kFewMaxRows);
+
+struct few_keys {
+  std::uint64_t keys[kRoom];
+  std::uint64_t spare[kFewMaxRows];
+};
 
 struct few_shared {
   select_scratch<kThreads> select;
   std::uint32_t length;
+  std::uint32_t handed_in;
+  std::uint32_t chosen;
   bool is_last;
   std::uint32_t lists[kMaxProbes];
   std::uint32_t sizes[kMaxProbes];
   std::uint32_t tables[kMaxProbes];  // where a list's part of the table begins
   std::uint32_t ends[kMaxProbes];    // of each list's pages, counted through all lists
-  std::uint64_t keys[kRoom];
-  std::uint64_t spare[kFewMaxRows];
+  union {
+    pick_keys picked;  // before rows are scored
+    few_keys scored;
+  };
 };
 constexpr std::int64_t kStagedAt = (static_cast<std::int64_t>(sizeof(few_shared)) + 15) / 16 * 16;
 
@@ -68,8 +80,8 @@ class few_block {
   __device__ void run() {
     join_chain();
     stage_query(plan_.queries.of(query_), plan_.codes.dim, staged_);
-    if (threadIdx.x == 0) shared_.length = 0;
-    look_up_lists();
+    if (threadIdx.x == 0) shared_.length = shared_.handed_in = shared_.chosen = 0;
+    find_lists();
     const metric by = plan_.answer.results.by;
     inverse_norm_ = by == metric::cosine ? inverse_norm_of_query(staged_, plan_.codes.dim, lane_) : 0.0f;
     scan();
@@ -79,18 +91,24 @@ class few_block {
   }
 
  private:
-  __device__ void look_up_lists() {
+  __device__ void find_lists() {
     const auto nprobe = static_cast<std::uint32_t>(plan_.nprobe);
-    const std::uint32_t rank = threadIdx.x;
-    if (rank < nprobe) {
-      const auto list = static_cast<std::uint32_t>(plan_.probes[query_ * plan_.nprobe + rank]);
-      shared_.lists[rank] = list;
-      shared_.sizes[rank] = plan_.sizes[list];
-      shared_.tables[rank] = plan_.first[list];
+    if (plan_.centroid_keys != nullptr) {
+      const centroid_keys all{plan_.centroid_keys + query_ * centroid_keys::stride(plan_.nlist), plan_.nlist};
+      pick_lists(all, nprobe, shared_.picked, shared_.select,
+                 [&](std::uint32_t rank, std::uint64_t key) { look_up_list(rank, core::position_of(key)); });
+    } else if (threadIdx.x < nprobe) {
+      look_up_list(threadIdx.x, static_cast<std::uint32_t>(plan_.probes[query_ * plan_.nprobe + threadIdx.x]));
     }
     __syncthreads();
     if (threadIdx.x < kWarp) add_up_pages(nprobe);
     __syncthreads();
+  }
+
+  __device__ void look_up_list(std::uint32_t rank, std::uint32_t list) {
+    shared_.lists[rank] = list;
+    shared_.sizes[rank] = plan_.sizes[list];
+    shared_.tables[rank] = plan_.first[list];
   }
 
   __device__ void add_up_pages(std::uint32_t nprobe) {
@@ -165,30 +183,40 @@ class few_block {
     const float sum = codes_.template sum<L2, kFoursAtOnce>({row, row + 1}, {unit.list, unit.list}, staged_, lane_);
     const metric by = plan_.answer.results.by;
     const std::uint64_t key = core::row_key(core::score_key(code_score(sum, by, inverse_norm_), by), position);
-    if (enters && key >= least_) shared_.keys[atomicAdd(&shared_.length, 1u)] = key;
+    if (enters && key >= least_) shared_.scored.keys[atomicAdd(&shared_.length, 1u)] = key;
   }
 
   /// Cuts the block's keys to the best, if there are more than are needed. Between barriers.
   __device__ void keep_best() {
     const std::uint32_t n = shared_.length;
     if (n <= kept_) return;
-    least_ = block_cut<kThreads>(shared_.keys, n, kept_, 0, shared_.select);
+    least_ = block_cut<kThreads>(shared_.scored.keys, n, kept_, 0, shared_.select);
     __syncthreads();
     if (threadIdx.x == 0) shared_.length = 0;
     __syncthreads();
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
-      if (shared_.keys[i] >= least_) shared_.spare[atomicAdd(&shared_.length, 1u)] = shared_.keys[i];
+      if (shared_.scored.keys[i] >= least_)
+        shared_.scored.spare[atomicAdd(&shared_.length, 1u)] = shared_.scored.keys[i];
     __syncthreads();
-    for (std::uint32_t i = threadIdx.x; i < kept_; i += kThreads) shared_.keys[i] = shared_.spare[i];
+    for (std::uint32_t i = threadIdx.x; i < kept_; i += kThreads) shared_.scored.keys[i] = shared_.scored.spare[i];
     __syncthreads();
   }
 
   __device__ void hand_in() {
-    keep_best();
     const std::uint32_t n = shared_.length;
-    const std::int64_t slot_of_part = static_cast<std::int64_t>(query_) * plan_.parts + part_;
-    for (std::uint32_t i = threadIdx.x; i < kept_; i += kThreads)
-      plan_.keys[slot_of_part * kept_ + i] = i < n ? shared_.keys[i] : core::kNoRow;
+    std::uint32_t reached = n;
+    if (n > kept_) {
+      least_ = block_cut_by_bins<kThreads>(shared_.scored.keys, n, kept_, shared_.select, reached);
+      if (reached > part_keys()) {
+        __syncthreads();
+        least_ = block_cut<kThreads>(shared_.scored.keys, n, kept_, 0, shared_.select);
+        reached = kept_;
+      }
+    }
+    std::uint64_t* to = plan_.keys + (static_cast<std::int64_t>(query_) * plan_.parts + part_) * part_keys();
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+      if (shared_.scored.keys[i] >= least_) to[atomicAdd(&shared_.handed_in, 1u)] = shared_.scored.keys[i];
+    for (std::uint32_t i = reached + threadIdx.x; i < part_keys(); i += kThreads) to[i] = core::kNoRow;
     if (threadIdx.x == 0 && least_ > 1) atomicMax(&plan_.control[query_].cut, static_cast<unsigned long long>(least_));
     __threadfence();
     __syncthreads();
@@ -196,25 +224,28 @@ class few_block {
       shared_.is_last = atomicAdd(&plan_.control[query_].done, 1u) + 1 == static_cast<std::uint32_t>(plan_.parts);
   }
 
+  /// Room for what a part hands in.
+  __device__ __forceinline__ std::uint32_t part_keys() const { return kept_ + kFewMoreRows; }
+
   /// Enters all keys that reach the cut; their loads are under way at once. @returns false, and enters none, if there
   /// is no room for so many.
   __device__ bool enter_at_once(const std::uint64_t* keys, std::uint32_t all) {
-    std::uint64_t mine[kHeldKeys / kThreads];
+    std::uint64_t mine[kGatheredKeys / kThreads];
     std::uint32_t count = 0;
 #pragma unroll
-    for (std::uint32_t i = 0; i < kHeldKeys / kThreads; i++) {
+    for (std::uint32_t i = 0; i < kGatheredKeys / kThreads; i++) {
       const std::uint32_t at = i * kThreads + threadIdx.x;
       mine[i] = at < all ? __ldcg(keys + at) : core::kNoRow;
     }
 #pragma unroll
-    for (std::uint32_t i = 0; i < kHeldKeys / kThreads; i++) count += mine[i] >= least_;
+    for (std::uint32_t i = 0; i < kGatheredKeys / kThreads; i++) count += mine[i] >= least_;
     int phase = 0;
     if (block_sum<kThreads>(count, shared_.select, phase) > kRoom) return false;
     if (count > 0) {
       std::uint32_t place = atomicAdd(&shared_.length, count);
 #pragma unroll
-      for (std::uint32_t i = 0; i < kHeldKeys / kThreads; i++)
-        if (mine[i] >= least_) shared_.keys[place++] = mine[i];
+      for (std::uint32_t i = 0; i < kGatheredKeys / kThreads; i++)
+        if (mine[i] >= least_) shared_.scored.keys[place++] = mine[i];
     }
     __syncthreads();
     return true;
@@ -231,11 +262,29 @@ class few_block {
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kRoundKeys / kThreads; i++)
-        if (mine[i] >= least_) shared_.keys[atomicAdd(&shared_.length, 1u)] = mine[i];
+        if (mine[i] >= least_) shared_.scored.keys[atomicAdd(&shared_.length, 1u)] = mine[i];
       __syncthreads();
       if (shared_.length > kRoom - kRoundKeys) keep_best();
       __syncthreads();
     }
+  }
+
+  /// Leaves the best of n keys, in no order: most by bins, the others by counting. Between barriers.
+  __device__ void choose_best(std::uint32_t n) {
+    few_keys& room = shared_.scored;
+    std::uint32_t reached = 0;
+    const std::uint64_t cut = block_cut_by_bins<kThreads>(room.keys, n, kept_, shared_.select, reached);
+    if (reached > kThreads) {
+      __syncthreads();
+      return keep_best();
+    }
+    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+      if (room.keys[i] >= cut) room.spare[atomicAdd(&shared_.chosen, 1u)] = room.keys[i];
+    __syncthreads();
+    rank_by_counting<kThreads>(room.spare, reached, [&](std::uint32_t rank, std::uint64_t key) {
+      if (rank < kept_) room.keys[rank] = key;
+    });
+    __syncthreads();
   }
 
   /// The block that is last has everybody's keys.
@@ -244,14 +293,16 @@ class few_block {
     least_ = max(__ldcg(&plan_.control[query_].cut), 1ull);
     if (threadIdx.x == 0) shared_.length = 0;
     __syncthreads();
-    const auto all = static_cast<std::uint32_t>(plan_.parts) * kept_;
-    const std::uint64_t* keys = plan_.keys + query_ * plan_.parts * kept_;
-    if (all > kHeldKeys || !enter_at_once(keys, all)) enter_by_rounds(keys, all);
-    keep_best();
+    const std::uint32_t all = static_cast<std::uint32_t>(plan_.parts) * part_keys();
+    const std::uint64_t* keys = plan_.keys + query_ * plan_.parts * part_keys();
+    if (all > kGatheredKeys || !enter_at_once(keys, all)) enter_by_rounds(keys, all);
+    std::uint32_t n = shared_.length;
+    if (n > kept_) choose_best(n);
+    n = min(n, kept_);
     if (threadIdx.x == 0) plan_.control[query_] = {};
     answer_plan by_rows = plan_.answer;
     if (by_rows.queries == nullptr) by_rows.queries = plan_.queries.of(0);
-    write_answer<kThreads>(by_rows, query_, shared_.keys, shared_.length, shared_.spare, staged_, shared_.select);
+    write_answer<kThreads>(by_rows, query_, shared_.scored.keys, n, shared_.scored.spare, staged_, shared_.select);
     if (plan_.done.word == nullptr) return;
     __threadfence_system();
     __syncthreads();

@@ -2,8 +2,7 @@
 //
 // Two launches for very few. The first scores all centroids to the bit: a warp holds eight of them in registers, and
 // meets all of the block's queries; of more than 128 elements, it reads them again for each. The second, a block a
-// query: each thread's best key, of those the nprobe-th, which so many keys reach and not many more; what reaches it is
-// ranked.
+// query, chooses (pick_lists.cuh), if not every block of the search that comes next does so itself.
 // More queries are estimated instead, by products of halves on the matrix units. The choice is the same, but a margin
 // wider, and only what it chose is scored. A query that nothing is known of, or of which too much reaches the cut, has
 // all centroids scored by its block.
@@ -11,7 +10,6 @@
 // reading them.
 #include <algorithm>
 
-#include "cuda/device/block_select.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/flat/results.cuh"
@@ -21,6 +19,7 @@
 #include "cuda/ivf_pq/filter_decode.cuh"
 #include "cuda/ivf_pq/inline_query.cuh"
 #include "cuda/ivf_pq/nearest_lists.hpp"
+#include "cuda/ivf_pq/pick_lists.cuh"
 #include "cuda/runtime/carver.hpp"
 #include "cuda/runtime/launch.cuh"
 
@@ -33,15 +32,11 @@ constexpr int kWarpRows = kScoredAtOnce;
 constexpr int kBlockRows = kWarps * kWarpRows;
 constexpr int kBlockQueries = 8;
 constexpr int kQuads = kQuadsPerLane<kLanesOfScore>;
-constexpr int kPickThreads = 512;
-constexpr int kPickBlocks = 2;                          // of a multiprocessor
-constexpr std::int64_t kMostPicked = kPickThreads / 2;  // lists of a query
-constexpr std::int64_t kPickRoom = 4096;                // keys
+constexpr int kPickBlocks = 2;  // of a multiprocessor
 constexpr int kEstimateThreads = 128;
 constexpr int kEstimateWarps = kEstimateThreads / kWarp;  // a page of centroids each
 constexpr int kEstimatedQueries = 32;                     // of a block
 constexpr int kColumns = 8;                               // queries of a product
-constexpr int kHeld = 16;                                 // keys or estimates of a thread, in registers
 constexpr std::int64_t kFewestEstimated = 12;             // queries
 constexpr std::int64_t kMostEstimated = 1024;
 
@@ -54,7 +49,8 @@ struct nearest_args {
   const float* inverse_norms;
   std::int32_t row_count;
   std::int32_t wanted;
-  std::uint64_t* keys;  // [queries, rows]; of estimates, floats in the first half of a query's part
+  std::uint32_t* keys;  // [queries, rows], or estimates, floats
+  std::int64_t key_stride;
   result_lists results;
 };
 
@@ -102,8 +98,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__
     const float score =
         score_of(finish_sums<kLanesOfScore, kScoredOfLanes>(sums, lane), by, inverse_norm, row_inverse_norm);
     if (writes)
-      args.keys[static_cast<std::int64_t>(first_query + q) * args.row_count + mine] =
-          core::row_key(core::score_key(score, by), static_cast<std::uint32_t>(mine));
+      args.keys[static_cast<std::int64_t>(first_query + q) * args.key_stride + mine] = core::score_key(score, by);
   }
 }
 
@@ -135,75 +130,26 @@ __global__ void __launch_bounds__(kWideThreads) score_wide_kernel(const __grid_c
   const std::int32_t mine = first + finished_row<kLanesOfScore, kScoredOfLanes>(lane);
   if (!leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) || mine >= args.row_count) return;
   const float row_inverse_norm = by == metric::cosine ? args.inverse_norms[mine] : 0.0f;
-  args.keys[static_cast<std::int64_t>(blockIdx.y) * args.row_count + mine] = core::row_key(
-      core::score_key(score_of(sum, by, inverse_norm, row_inverse_norm), by), static_cast<std::uint32_t>(mine));
+  args.keys[static_cast<std::int64_t>(blockIdx.y) * args.key_stride + mine] =
+      core::score_key(score_of(sum, by, inverse_norm, row_inverse_norm), by);
 }
 
 struct pick_shared {
   select_scratch<kPickThreads> select;
-  std::uint64_t best[kPickThreads];
-  std::uint32_t count;
-  std::uint64_t chosen[kPickRoom];
+  pick_keys keys;
 };
 
-/// Writes the answer of the block's query, from shared.chosen[0, shared.count): all that may be among the best.
-__device__ void answer_from_chosen(const nearest_args& args, pick_shared& shared) {
-  const auto wanted = static_cast<std::uint32_t>(args.wanted);
-  std::uint32_t n = shared.count;
-  const std::uint64_t* chosen = shared.chosen;
-  if (n > kPickThreads) {
-    const std::uint64_t cut = block_cut<kPickThreads>(chosen, n, wanted, 0, shared.select);
-    __syncthreads();
-    if (threadIdx.x == 0) shared.count = 0;
-    __syncthreads();
-    for (std::uint32_t i = threadIdx.x; i < n; i += kPickThreads)
-      if (chosen[i] >= cut) shared.best[atomicAdd(&shared.count, 1u)] = chosen[i];
-    __syncthreads();
-    n = shared.count;
-    chosen = shared.best;
-  }
-  rank_by_counting<kPickThreads>(chosen, n, [&](std::uint32_t rank, std::uint64_t key) {
-    if (rank < wanted) args.results.write(blockIdx.x, rank, key);
-  });
-}
-
 /// Answers the block's query from the keys of all centroids.
-__device__ void answer_from_keys(const nearest_args& args, const std::uint64_t* keys, pick_shared& shared) {
-  const auto wanted = static_cast<std::uint32_t>(args.wanted);
-  const auto beyond = [&](auto visit) {
-#pragma unroll 8
-    for (std::int32_t i = kHeld * kPickThreads + static_cast<std::int32_t>(threadIdx.x); i < args.row_count;
-         i += kPickThreads)
-      visit(keys[i]);
-  };
-  std::uint64_t held[kHeld];
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
-    held[i] = at < args.row_count ? keys[at] : core::kNoRow;
-  }
-  std::uint64_t best = core::kNoRow;
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) best = max(best, held[i]);
-  beyond([&](std::uint64_t key) { best = max(best, key); });
-  shared.best[threadIdx.x] = best;
-  if (threadIdx.x == 0) shared.count = 0;
-  __syncthreads();
-  const std::uint64_t cut = block_cut<kPickThreads>(shared.best, kPickThreads, wanted, wanted / 8, shared.select);
-  const auto enter = [&](std::uint64_t key) {
-    if (key >= cut) shared.chosen[atomicAdd(&shared.count, 1u)] = key;
-  };
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) enter(held[i]);
-  beyond(enter);
-  __syncthreads();
-  answer_from_chosen(args, shared);
+__device__ __forceinline__ void answer_from_keys(const nearest_args& args, const std::uint32_t* keys,
+                                                 pick_shared& shared) {
+  pick_lists({keys, args.row_count}, static_cast<std::uint32_t>(args.wanted), shared.keys, shared.select,
+             [&](std::uint32_t rank, std::uint64_t key) { args.results.write(blockIdx.x, rank, key); });
 }
 
 __global__ void __launch_bounds__(kPickThreads) pick_kernel(const __grid_constant__ nearest_args args) {
   join_chain();
-  auto& shared = *reinterpret_cast<pick_shared*>(dynamic_shared());
-  answer_from_keys(args, args.keys + static_cast<std::int64_t>(blockIdx.x) * args.row_count, shared);
+  answer_from_keys(args, args.keys + static_cast<std::int64_t>(blockIdx.x) * args.key_stride,
+                   *reinterpret_cast<pick_shared*>(dynamic_shared()));
 }
 
 // ---- estimates
@@ -247,7 +193,7 @@ __global__ void __launch_bounds__(kEstimateThreads) estimate_kernel(const __grid
     for (int i = 0; i < 2; i++) {
       const int query = q + lane % 4 * 2 + i;
       if (query >= queries) break;
-      auto* to = reinterpret_cast<float*>(args.nearest.keys + (first_query + query) * rows_of_all) + row;
+      auto* to = reinterpret_cast<float*>(args.nearest.keys + (first_query + query) * args.nearest.key_stride) + row;
 #pragma unroll
       for (int tile = 0; tile < kPageTiles; tile++)
 #pragma unroll
@@ -271,21 +217,22 @@ class estimated_choice {
         shared_(shared),
         staged_(staged),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
-        keys_(nearest_.keys + static_cast<std::int64_t>(blockIdx.x) * nearest_.row_count) {}
+        keys_(nearest_.keys + static_cast<std::int64_t>(blockIdx.x) * nearest_.key_stride) {}
 
   /// The query is staged.
   __device__ void run() {
     if (nearest_.results.by == metric::cosine) inverse_norm_ = inverse_norm_of_query(staged_, nearest_.dim, lane_);
     if (choose()) {
-      const std::uint32_t n = shared_.count;
+      const std::uint32_t n = shared_.keys.count;
       score(
-          n, [&](std::uint32_t i) { return core::position_of(shared_.chosen[i]); },
-          [&](std::uint32_t i, std::uint64_t key) { shared_.chosen[i] = key; });
-      return answer_from_chosen(nearest_, shared_);
+          n, [&](std::uint32_t i) { return core::position_of(shared_.keys.chosen[i]); },
+          [&](std::uint32_t i, std::uint64_t key) { shared_.keys.chosen[i] = key; });
+      return rank_chosen(shared_.keys, static_cast<std::uint32_t>(nearest_.wanted), shared_.select,
+                         [&](std::uint32_t rank, std::uint64_t key) { nearest_.results.write(blockIdx.x, rank, key); });
     }
     score(
         static_cast<std::uint32_t>(nearest_.row_count), [](std::uint32_t i) { return i; },
-        [&](std::uint32_t i, std::uint64_t key) { keys_[i] = key; });
+        [&](std::uint32_t i, std::uint64_t key) { keys_[i] = core::key_of(key); });
     answer_from_keys(nearest_, keys_, shared_);
   }
 
@@ -295,28 +242,29 @@ class estimated_choice {
     const auto* estimates = reinterpret_cast<const float*>(keys_);
     const std::int32_t rows = nearest_.row_count;
     const float infinity = __uint_as_float(0x7F800000u);
-    float held[kHeld];
+    float held[kHeldKeys];
 #pragma unroll
-    for (int i = 0; i < kHeld; i++) {
+    for (int i = 0; i < kHeldKeys; i++) {
       const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
       held[i] = at < rows ? estimates[at] : infinity;
     }
     float least = infinity;
 #pragma unroll
-    for (int i = 0; i < kHeld; i++) least = fminf(least, held[i]);
+    for (int i = 0; i < kHeldKeys; i++) least = fminf(least, held[i]);
     const auto beyond = [&](auto visit) {
 #pragma unroll 8
-      for (std::int32_t at = kHeld * kPickThreads + static_cast<std::int32_t>(threadIdx.x); at < rows;
+      for (std::int32_t at = kHeldKeys * kPickThreads + static_cast<std::int32_t>(threadIdx.x); at < rows;
            at += kPickThreads)
         visit(at, estimates[at]);
     };
     beyond([&](std::int32_t, float estimate) { least = fminf(least, estimate); });
-    shared_.best[threadIdx.x] = least < infinity ? core::row_key(distance_key(least), threadIdx.x) : core::kNoRow;
-    if (threadIdx.x == 0) shared_.count = 0;
+    shared_.keys.best[threadIdx.x] = least < infinity ? core::row_key(distance_key(least), threadIdx.x) : core::kNoRow;
+    if (threadIdx.x == 0) shared_.keys.count = 0;
     const float margin = args_.batch.margins[blockIdx.x];
     __syncthreads();
     const auto wanted = static_cast<std::uint32_t>(nearest_.wanted);
-    const std::uint64_t cut = block_cut<kPickThreads>(shared_.best, kPickThreads, wanted, wanted / 8, shared_.select);
+    const std::uint64_t cut =
+        block_cut<kPickThreads>(shared_.keys.best, kPickThreads, wanted, wanted / 8, shared_.select);
     if (!(margin < infinity) || cut <= 1) {
       __syncthreads();
       return false;
@@ -324,17 +272,17 @@ class estimated_choice {
     const float limit = __fadd_ru(distance_of_key(core::key_of(cut)), margin * args_.batch.header->inverse_unit);
     const auto enter = [&](std::int32_t at, float estimate) {
       if (!(estimate <= limit)) return;
-      const std::uint32_t place = atomicAdd(&shared_.count, 1u);
-      if (place < kPickRoom) shared_.chosen[place] = core::row_key(0, static_cast<std::uint32_t>(at));
+      const std::uint32_t place = atomicAdd(&shared_.keys.count, 1u);
+      if (place < kPickRoom) shared_.keys.chosen[place] = core::row_key(0, static_cast<std::uint32_t>(at));
     };
 #pragma unroll
-    for (int i = 0; i < kHeld; i++) {
+    for (int i = 0; i < kHeldKeys; i++) {
       const std::int32_t at = i * kPickThreads + static_cast<std::int32_t>(threadIdx.x);
       if (at < rows) enter(at, held[i]);
     }
     beyond(enter);
     __syncthreads();
-    return shared_.count <= kPickRoom;
+    return shared_.keys.count <= kPickRoom;
   }
 
   /// Calls write(i, key of row_of(i)) for each i below n; a barrier after.
@@ -367,7 +315,7 @@ class estimated_choice {
   pick_shared& shared_;
   const float* staged_;
   int lane_;
-  std::uint64_t* keys_;
+  std::uint32_t* keys_;
   float inverse_norm_ = 0.0f;
 };
 
@@ -392,19 +340,41 @@ estimate_pointer estimate_kernel_of(std::int64_t halves) {
 }
 
 struct nearest_memory {
-  std::uint64_t* keys;
+  std::uint32_t* keys;
   filter_batch batch;
 };
 
 nearest_memory memory_of(carver& carve, std::int64_t dim, std::int64_t keys, std::int64_t queries) {
   nearest_memory memory{};
-  memory.keys = carve.take<std::uint64_t>(keys);
+  memory.keys = carve.take<std::uint32_t>(keys + (centroid_keys::kVector - 1) * queries);
   memory.batch.columns = carve.take<__half>(queries * coarse_halves(dim));
   memory.batch.margins = carve.take<float>(queries);
   memory.batch.shares = carve.take<float>(queries);
   memory.batch.inverse_norms = carve.take<float>(queries);
   memory.batch.hit_counts = carve.take<std::uint32_t>(queries);
   return memory;
+}
+
+nearest_memory memory_at(void* begin, const core::flat_corpus& centroids, const core::flat_request& request) {
+  carver carve(begin);
+  return memory_of(carve, centroids.dim, request.query_count * centroids.count, request.query_count);
+}
+
+nearest_args args_of(const nearest_memory& memory, const core::flat_corpus& centroids,
+                     const core::flat_request& request, const float* inline_query) {
+  nearest_args args{};
+  args.queries = query_source(request.queries, request.query_stride, inline_query, centroids.dim);
+  args.query_count = static_cast<std::int32_t>(request.query_count);
+  args.dim = static_cast<std::int32_t>(centroids.dim);
+  args.rows = static_cast<const float*>(centroids.rows);
+  args.row_stride = centroids.row_stride_bytes / static_cast<std::int64_t>(sizeof(float));
+  args.inverse_norms = centroids.inverse_norms;
+  args.row_count = static_cast<std::int32_t>(centroids.count);
+  args.wanted = static_cast<std::int32_t>(std::min(request.k, centroids.count));
+  args.keys = memory.keys;
+  args.key_stride = centroid_keys::stride(centroids.count);
+  args.results = {centroids.ids, request.scores, request.ids, request.k, centroids.metric};
+  return args;
 }
 
 void launch_estimated(cudaStream_t stream, const estimate_args& args, const filter_batch* next) {
@@ -444,7 +414,7 @@ void launch_scores(cudaStream_t stream, const nearest_args& args) {
 }  // namespace
 
 bool has_nearest_lists(std::int64_t dim, std::int64_t lists, std::int64_t nprobe) {
-  const std::int64_t keys_of_thread = (lists + kPickThreads - 1) / kPickThreads;
+  const std::int64_t keys_of_thread = centroid_keys::most_of_thread(lists);
   return dim <= kMaxWideHalves && nprobe <= kMostPicked && (nprobe + nprobe / 8) * keys_of_thread <= kPickRoom;
 }
 
@@ -458,23 +428,22 @@ std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64
   return carve.taken();
 }
 
+bool has_centroid_keys(std::int64_t queries, std::int64_t lists) {
+  return queries < kFewestEstimated && lists <= kHeldCentroids;
+}
+
+const std::uint32_t* launch_centroid_keys(cudaStream_t stream, void* memory_begin, const core::flat_corpus& centroids,
+                                          const core::flat_request& request, const float* inline_query) {
+  const nearest_memory memory = memory_at(memory_begin, centroids, request);
+  launch_scores(stream, args_of(memory, centroids, request, inline_query));
+  return memory.keys;
+}
+
 void launch_nearest_lists(cudaStream_t stream, void* memory_begin, const core::flat_corpus& centroids,
                           const std::byte* pages, const core::flat_request& request, const float* inline_query,
                           const filter_batch* next) {
-  carver carve(memory_begin);
-  const nearest_memory memory =
-      memory_of(carve, centroids.dim, request.query_count * centroids.count, request.query_count);
-  nearest_args args{};
-  args.queries = query_source(request.queries, request.query_stride, inline_query, centroids.dim);
-  args.query_count = static_cast<std::int32_t>(request.query_count);
-  args.dim = static_cast<std::int32_t>(centroids.dim);
-  args.rows = static_cast<const float*>(centroids.rows);
-  args.row_stride = centroids.row_stride_bytes / static_cast<std::int64_t>(sizeof(float));
-  args.inverse_norms = centroids.inverse_norms;
-  args.row_count = static_cast<std::int32_t>(centroids.count);
-  args.wanted = static_cast<std::int32_t>(std::min(request.k, centroids.count));
-  args.keys = memory.keys;
-  args.results = {centroids.ids, request.scores, request.ids, request.k, centroids.metric};
+  const nearest_memory memory = memory_at(memory_begin, centroids, request);
+  const nearest_args args = args_of(memory, centroids, request, inline_query);
   if (request.query_count >= kFewestEstimated) {
     estimate_args estimated{args, memory.batch};
     set_coarse(estimated.batch, pages, centroids, request);

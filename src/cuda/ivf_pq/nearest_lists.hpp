@@ -23,4 +23,10 @@ std::int64_t nearest_lists_bytes(std::int64_t dim, std::int64_t keys, std::int64
 void launch_nearest_lists(cudaStream_t stream, void* memory, const core::flat_corpus& centroids, const std::byte* pages,
                           const core::flat_request& request, const float* inline_query, const filter_batch* next);
 
+/// Whether so many queries may choose from so many lists themselves, each of their blocks, as it begins.
+bool has_centroid_keys(std::int64_t queries, std::int64_t lists);
+/// Keys of the scores of all centroids, for each query: what pick_lists.cuh chooses from.
+const std::uint32_t* launch_centroid_keys(cudaStream_t stream, void* memory, const core::flat_corpus& centroids,
+                                          const core::flat_request& request, const float* inline_query);
+
 }  // namespace shortlist::cuda

@@ -180,7 +180,12 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
   const bool filters =
       !by_few && request.k <= kFilterMaxResults && is_filtered(model.shape, batch.by_code, batch.nprobe);
   if (filters) set_filter(memory, model, lists, batch, queries, query_stride, multiprocessors);
-  find_lists(stream, backend, scratch, memory, model, coarse, host.query, multiprocessors, filters ? &filter : nullptr);
+  const std::uint32_t* centroid_keys = nullptr;
+  if (by_few && has_centroid_keys(batch.queries, model.shape.nlist))
+    centroid_keys = launch_centroid_keys(stream, memory.nearest, model.probes, coarse, host.query);
+  else
+    find_lists(stream, backend, scratch, memory, model, coarse, host.query, multiprocessors,
+               filters ? &filter : nullptr);
 
   const decoder codes = decoder_of(model, lists);
   const answer_plan answer = answer_of(model, lists, request);
@@ -190,12 +195,14 @@ void search_batch(cudaStream_t stream, core::backend& backend, core::ivf_pq_ops&
     few.answer = answer;
     if (host.query) few.answer.queries = nullptr;
     few.queries = query_source(queries, query_stride, host.query, model.shape.dim);
+    few.centroid_keys = centroid_keys;
     few.probes = memory.probes;
     few.table = lists.table;
     few.first = lists.first;
     few.sizes = lists.sizes;
     few.query_count = static_cast<std::int32_t>(batch.queries);
     few.nprobe = static_cast<std::int32_t>(batch.nprobe);
+    few.nlist = static_cast<std::int32_t>(model.shape.nlist);
     few.parts = few_search_parts(batch.queries, multiprocessors);
     few.keys = memory.few_keys;
     few.control = memory.few;

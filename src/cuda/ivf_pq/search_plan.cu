@@ -289,7 +289,8 @@ search_memory memory_of(carver& carve, const core::ivf_pq_shape& shape, bool tur
   if (has_nearest_lists(shape.dim, shape.nlist, 1)) {
     const std::int64_t few = std::min(batch.queries, kFewQueries);
     const std::int64_t parts = few + few_search_parts(1, multiprocessors);  // of all queries, at most
-    memory.few_keys = carve.take<std::uint64_t>(parts * std::min<std::int64_t>(batch.by_code, kFewMaxRows));
+    memory.few_keys =
+        carve.take<std::uint64_t>(parts * (std::min<std::int64_t>(batch.by_code, kFewMaxRows) + kFewMoreRows));
     memory.nearest =
         carve.take<std::byte>(nearest_lists_bytes(shape.dim, std::min(batch.queries * shape.nlist, kScoredCentroids),
                                                   std::min(batch.queries, most_nearest_queries(shape.dim))));
