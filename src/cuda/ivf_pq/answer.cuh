@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/device/block_select.cuh"
+#include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/element.cuh"
 #include "cuda/flat/results.cuh"
 #include "cuda/ivf_pq/decode.cuh"
@@ -46,8 +47,11 @@ struct number_of_key {
   __device__ __forceinline__ std::uint32_t operator()(std::uint64_t key) const { return core::position_of(key); }
 };
 
+inline constexpr int kLanesThatAsk = kWarp / static_cast<int>(kScoredAtOnce);  // for a row
+
 /// Calls write(i, key) for each i in [first, n), by `step`, with key_of(numbers of the lane's rows, which of them is
-/// its); a warp. number_at(i) is the number of row i, which the warp reads before it writes.
+/// its); a warp. number_at(i) is the number of row i, which the warp reads before it writes. While rows are scored,
+/// key_of.ask_for(number) has those of the next step sent for, a lane of four a row, if there is such a function.
 template <class NumberAt, class KeyOf, class Write>
 __device__ __forceinline__ void score_by_eights(std::uint32_t first, std::uint32_t n, std::uint32_t step, int lane,
                                                 NumberAt number_at, KeyOf key_of, Write write) {
@@ -57,6 +61,10 @@ __device__ __forceinline__ void score_by_eights(std::uint32_t first, std::uint32
     std::uint32_t numbers[kScoredOfLanes];
 #pragma unroll
     for (int r = 0; r < kScoredOfLanes; r++) numbers[r] = number_at(min(at + r, n - 1));
+    if constexpr (requires { key_of.ask_for(0u); }) {
+      const std::uint32_t next = first + step + lane / kLanesThatAsk;
+      if (next < n) key_of.ask_for(number_at(next));
+    }
     __syncwarp();
     const std::uint64_t key = key_of(numbers, mine);
     if (leads_finished_row<kLanesOfScore, kScoredOfLanes>(lane) && at + mine < n) write(at + mine, key);
@@ -73,7 +81,8 @@ __device__ __forceinline__ void replace_keys(std::uint64_t* keys, std::uint32_t 
       [&](std::uint32_t i, std::uint64_t key) { keys[i] = key; });
 }
 
-/// The key of one of a lane's two kept rows.
+/// The key of one of a lane's two kept rows. Rows lie apart, and a step's loads are all that a lane has under way:
+/// those of the step after come from the L2 cache.
 template <bool L2>
 class kept_row_scorer {
  public:
@@ -94,6 +103,16 @@ class kept_row_scorer {
     const std::uint32_t position = mine == 0 ? positions[0] : positions[1];
     const float row_inverse_norm = by == metric::cosine ? plan_.inverse_norms[position] : 0.0f;
     return core::row_key(core::score_key(score_of(sum, by, inverse_norm_, row_inverse_norm), by), position);
+  }
+
+  /// A row's lines go to the L2 cache.
+  __device__ __forceinline__ void ask_for(std::uint32_t position) const {
+    constexpr std::uint64_t kLine = kLineBytes;
+    const auto row = reinterpret_cast<std::uint64_t>(plan_.rows + position * plan_.row_stride_bytes);
+    const std::uint64_t end = row + static_cast<std::uint64_t>(plan_.dim) * size_bytes(plan_.type);
+    for (std::uint64_t line = row / kLine * kLine + lane_ % kLanesThatAsk * kLine; line < end;
+         line += kLanesThatAsk * kLine)
+      prefetch_line(reinterpret_cast<const void*>(line));
   }
 
  private:

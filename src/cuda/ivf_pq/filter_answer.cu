@@ -171,6 +171,8 @@ constexpr int kWarpAnswerBlocks = 5;            // of a multiprocessor: loads of
 constexpr int kHitsOfLane = 16;                 // whose distances stay in registers
 constexpr int kFewHitsOfLane = 4;               // the same where that is all
 constexpr int kRankedAtOnce = 4;                // keys of a lane
+constexpr int kCutOfLane = 8;                   // keys, in registers, when they are cut before they are ranked
+constexpr int kPlacedAtOnce = 4;                // rows of a lane, whose positions are under way
 
 /// What a warp works in, one behind the other: keys [room], keys [by_code], a query.
 struct warp_memory {
@@ -347,13 +349,56 @@ class warp_answer {
 
   /// Replaces slots by keys of their rows' positions, without a score.
   __device__ void place_slots(std::uint64_t* keys, std::uint32_t n) const {
-    for (std::uint32_t i = lane_; i < n; i += kWarp)
-      keys[i] = core::row_key(0, plan_.codes.position_of(core::position_of(keys[i])));
+    for (std::uint32_t first = lane_; first < n; first += kPlacedAtOnce * kWarp) {
+      std::uint32_t positions[kPlacedAtOnce];
+#pragma unroll
+      for (int i = 0; i < kPlacedAtOnce; i++) {
+        const std::uint32_t at = first + i * kWarp;
+        positions[i] = at < n ? plan_.codes.position_of(core::position_of(keys[at])) : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kPlacedAtOnce; i++)
+        if (first + i * kWarp < n) keys[first + i * kWarp] = core::row_key(0, positions[i]);
+    }
     __syncwarp();
+  }
+
+  /// Leaves the k best of n keys, and what has the score of the last; no more than registers hold. @returns how many.
+  __device__ std::uint32_t cut(std::uint32_t n, std::uint32_t k) const {
+    std::uint64_t mine[kCutOfLane];
+    std::uint32_t low = ~0u;
+    std::uint32_t high = 0;
+#pragma unroll
+    for (int i = 0; i < kCutOfLane; i++) {
+      const std::uint32_t at = i * kWarp + lane_;
+      mine[i] = at < n ? memory_.keys[at] : core::kNoRow;
+      low = at < n ? min(low, core::key_of(mine[i])) : low;
+      high = max(high, core::key_of(mine[i]));
+    }
+    const auto keys_with = [&](std::uint32_t least) {
+      std::uint32_t count = 0;
+#pragma unroll
+      for (int i = 0; i < kCutOfLane; i++) count += core::key_of(mine[i]) >= least;
+      return __reduce_add_sync(kFullWarp, count);
+    };
+    const reached_range all{__reduce_min_sync(kFullWarp, low), __reduce_max_sync(kFullWarp, high)};
+    const std::uint32_t least = last_reached(all, k, k / kWarp, keys_with).low;
+    std::uint32_t left = 0;
+#pragma unroll
+    for (int i = 0; i < kCutOfLane; i++) {
+      const bool stays = mine[i] != core::kNoRow && core::key_of(mine[i]) >= least;
+      const unsigned those = __ballot_sync(kFullWarp, stays);
+      if (stays) memory_.keys[left + __popc(those & ((1u << lane_) - 1))] = mine[i];
+      left += __popc(those);
+    }
+    __syncwarp();
+    return left;
   }
 
   __device__ void write(std::uint32_t n) const {
     const result_lists& results = plan_.answer.results;
+    if (n > kRankedAtOnce * kWarp && n <= kCutOfLane * kWarp && results.k < n)
+      n = cut(n, static_cast<std::uint32_t>(results.k));
     rank(n, [&](std::uint32_t place, std::uint64_t key) {
       if (place < results.k) results.write(query_, place, key);
     });

@@ -30,6 +30,10 @@ __device__ __forceinline__ void list_best(const many_plan& plan, const std::uint
   if (scored.count == 0) {  // all are among the best
     for (std::uint32_t i = sure + threadIdx.x; i < kept; i += kThreads)
       positions[i] = position_of(rows[plan.room - kept + i]);
+  } else if (kept > sure && scored.count <= kThreads) {
+    rank_by_counting<kThreads>(scored.rows, scored.count, [&](std::uint32_t rank, std::uint64_t key) {
+      if (rank < kept - sure) positions[sure + rank] = core::position_of(key);
+    });
   } else if (kept > sure) {
     const auto visit = [&](auto f) {
       for (std::uint32_t i = threadIdx.x; i < scored.count; i += kThreads) f(scored.rows[i]);
