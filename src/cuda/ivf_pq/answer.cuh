@@ -170,15 +170,15 @@ __device__ void write_answer(const answer_plan& plan, std::int64_t query, std::u
     refine_keys<Threads>(plan, staged, keys, n);
   }
   const auto k = static_cast<std::uint32_t>(min(plan.results.k, static_cast<std::int64_t>(n)));
-  const auto visit = [&](auto f) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += Threads) f(keys[i]);
-  };
   const auto write = [&](std::uint32_t rank, std::uint64_t key) {
     if (rank < k) plan.results.write(query, rank, key);
   };
   if (n <= Threads) {
     rank_by_counting<Threads>(keys, n, write);
   } else {
+    const auto visit = [&](auto f) {
+      for (std::uint32_t i = threadIdx.x; i < n; i += Threads) f(keys[i]);
+    };
     const std::uint64_t cut = n > k ? block_cut_radix<Threads>(visit, k, scratch) : 1;
     __syncthreads();
     if (threadIdx.x == 0) scratch.counter = 0;
