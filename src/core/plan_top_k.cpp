@@ -165,10 +165,15 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp's lanes: it is read once, while the row before it is searched"},
     // 65,536 x 2048, k 128: 0.151 ms (bf16 0.091), block_rows 0.163 (0.151).
-    {.max_cols = kWarpRowsMaxExactCols,
+    {.max_cols = kWarpRowsMaxWholeCols,
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "an exact row fits the registers of a warp: it is read once, while the row before it is searched"},
+    // 65,536 x 2048, k 64, four steps and eps 1e-4: 0.142 and 0.209 ms, block_rows 0.192 and 0.254.
+    {.max_cols = kWarpRowsMaxWholeCols,
+     .only_stopped = true,
+     .algorithm = top_k_algorithm::warp_rows,
+     .reason = "a row fits the registers of a warp: it is read once, while the row before it is searched"},
     // 65,536 x 4096 of bf16, k 64 and 256: 0.159 and 0.180 ms, block_rows 0.170 and 0.215; 4000 rows: 0.037 and 0.029.
     {.max_cols = kWarpRowsMaxHalfCols,
      .min_rows = 16'384,
@@ -210,7 +215,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .algorithm = top_k_algorithm::filter_rows,
      .reason = "long rows: a block streams a row once past a filter that a sample of it suggests"},
     // 65,536 x 4096, k 64, four steps and eps 1e-4: 0.32 and 0.35 ms, block_rows 0.42 and 0.56; 5000 rows: 0.06 and
-    // 0.04 ms, for a block's first row is searched in full. 65,536 x 2048: 0.22, 0.19.
+    // 0.04 ms, for a block's first row is searched in full.
     {.min_cols = 2049,
      .max_cols = kBlockRowsMaxCols,
      .min_rows = 16'384,
@@ -285,7 +290,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
     case top_k_algorithm::warp_rows:
       if (shape.k * kDenseShare >= shape.cols)
         return "early stop: gains a twentieth at most: the exact search of so large a k has somewhat more to do\n";
-      return "early stop: gains nothing: an exact search moves the same bytes; up to four steps take about as long, "
+      return "early stop: gains nothing: an exact search moves the same bytes; up to six steps take about as long, "
              "more steps and eps longer\n";
     case top_k_algorithm::block_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes less time: it lists what may "

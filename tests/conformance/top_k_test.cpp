@@ -460,8 +460,35 @@ TEST(TopKManyStops, EqualTheReferenceToTheBit) {
   }
 }
 
-/// So many rows that a warp searches eight of them in step.
-TEST(TopKManyStops, OfEightRowsInStep) {
+/// Values that a bisection's midpoints equal, or miss by a last bit: every step, in every shape of the kernels of short
+/// rows.
+TEST(TopKManyStops, OfValuesBesideMidpoints) {
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+  std::uint64_t turn = 0;
+  for (const named_mode& mode : kModes) {
+    for (const std::int64_t cols : {40, 64, 128, 250, 256, 512, 768, 1'024, 1'500}) {
+      const top_k_case what{.type = kStored[turn % std::size(kStored)],
+                            .rows = 3'000,
+                            .cols = cols,
+                            .k = turn % 3 == 0 ? cols / 3 : cols / 8,
+                            .order = turn % 5 == 0 ? order::smallest : order::largest,
+                            .mode = mode.name,
+                            .outputs = "values+i32",
+                            .ragged = turn % 11 == 5 ? "borders" : "no",
+                            .distribution = "near_midpoints",
+                            .seed = turn};
+      const matrix_data data = make_data(what);
+      EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
+          << describe(what, {.where = *gpu, .algorithm = "plan"});
+      ++turn;
+    }
+  }
+}
+
+/// So many rows that a warp searches several of them in step.
+TEST(TopKManyStops, OfSeveralRowsInStep) {
   const std::optional<device> gpu = first_gpu();
   if (!gpu) GTEST_SKIP() << "no GPU";
   constexpr std::string_view kSearched[] = {"eps_0", "eps_1e-4", "max_iter_4", "max_iter_8"};

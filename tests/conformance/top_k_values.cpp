@@ -131,6 +131,29 @@ void fill_any_exponent(row_numbers& row, random_numbers& random) {
   const double most = std::log2(largest_of(row.type));
   for (double& value : row.values) value = random.sign() * std::exp2(most * (2.0 * random.uniform() - 1.0));
 }
+/// The midpoints of a bisection between the row's extremes, or the numbers beside them; extremes up to 16 of their
+/// distance from 0. Most lie on the way to one place.
+void fill_near_midpoints(row_numbers& row, random_numbers& random) {
+  const double range = std::exp2(static_cast<double>(random.below(9) - 4));
+  const auto lower =
+      static_cast<float>(range * (random.one_in(2) ? -random.uniform() : 32.0 * random.uniform() - 16.0));
+  const auto upper = static_cast<float>(lower + range * (0.5 + random.uniform()));
+  const auto place = static_cast<float>(lower + (upper - lower) * random.uniform());
+  for (double& value : row.values) {
+    float low = lower;
+    float high = upper;
+    float middle = low;
+    for (std::int64_t steps = 1 + random.below(13); steps > 0; --steps) {
+      middle = (low + high) * 0.5f;
+      const bool up = random.one_in(8) ? random.one_in(2) : place >= middle;
+      (up ? low : high) = middle;
+    }
+    constexpr float kBeyond[] = {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()};
+    value = random.one_in(2) ? middle : std::nextafter(middle, kBeyond[random.below(2)]);
+  }
+  row.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(row.values.size())))] = lower;
+  row.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(row.values.size())))] = upper;
+}
 
 /// Long runs of rows of one kind, the same tie in all of a run, and between them rows of any kind: a kernel that learns
 /// from the rows before is right and wrong by turns.
@@ -186,6 +209,7 @@ constexpr named_fill kFills[] = {
     {"overflowing", fill_overflowing},
     {"outliers", fill_outliers},
     {"any_exponent", fill_any_exponent},
+    {"near_midpoints", fill_near_midpoints},
 };
 
 }  // namespace

@@ -314,10 +314,12 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 1 << 20, .cols = 256, .k = 32}), warp_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = kWarpRowsMaxCols, .k = kWarpRowsMaxCols, .early_stop = true, .mask = true}),
             warp_rows);
-  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxExactCols, .k = 9, .type = value_type::bf16}), warp_rows);
-  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxCols + 1, .k = 9, .early_stop = true}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxWholeCols, .k = 9, .type = value_type::bf16}), warp_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxWholeCols, .k = 9, .early_stop = true}), warp_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxWholeCols + 1, .k = 9, .early_stop = true}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxCols + 1, .k = 9, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxCols + 1, .k = 9, .mask = true}), block_rows);
-  EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxExactCols + 1, .k = 64}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxWholeCols + 1, .k = 64}), block_rows);
   const top_k_shape many{.rows = 16'384, .cols = kWarpRowsMaxHalfCols, .k = 64, .type = value_type::f16};
   const auto with = [&](auto change) {
     top_k_shape shape = many;
@@ -332,7 +334,7 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 16'384, .cols = 4096, .k = 256, .early_stop = true}), stop_rows);
   EXPECT_EQ(on_cuda({.rows = 16'383, .cols = 4096, .k = 256, .early_stop = true}), block_rows) << "few rows";
-  EXPECT_EQ(on_cuda({.rows = 1 << 20, .cols = 2048, .k = 64, .early_stop = true}), block_rows) << "short rows";
+  EXPECT_EQ(on_cuda({.rows = 1 << 20, .cols = 2048, .k = 64, .early_stop = true}), warp_rows) << "short rows";
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 2100, .k = 256, .early_stop = true}), block_rows) << "a large k";
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .mask = true}), block_rows);
@@ -440,6 +442,8 @@ TEST(plan, explains_rows_on_a_gpu) {
       {"algorithm:  stop_rows",
        "early stop: gains nothing: an exact search moves the same bytes, and is the first part of it"});
   has({.rows = 1 << 16, .cols = 2048, .k = 64, .early_stop = true},
+      {"algorithm:  warp_rows", "up to six steps take about as long, more steps and eps longer"});
+  has({.rows = 1 << 13, .cols = 4096, .k = 64, .early_stop = true},
       {"algorithm:  block_rows",
        "early stop: gains nothing: an exact search moves the same bytes, and takes less time"});
   has({.rows = 3, .cols = 100'000, .k = 5000, .sorted = true},

@@ -383,6 +383,7 @@ class warp_answer {
     };
     const reached_range all{__reduce_min_sync(kFullWarp, low), __reduce_max_sync(kFullWarp, high)};
     const std::uint32_t least = last_reached(all, k, k / kWarp, keys_with).low;
+    __syncwarp();  // all have read their keys
     std::uint32_t left = 0;
 #pragma unroll
     for (int i = 0; i < kCutOfLane; i++) {

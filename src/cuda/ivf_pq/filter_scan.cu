@@ -232,6 +232,7 @@ class team_scan {
   /// The pairs of the item that is staged next: those whose columns the warp copies.
   __device__ __forceinline__ void ask_for_pairs(const scan_item& item) const {
     const std::uint32_t q = threadIdx.x / kThreadsOfQuery;
+    __syncwarp();  // all lanes have read the pairs before
     if (threadIdx.x % kThreadsOfQuery == 0 && q < item.pairs)
       async_copy_16(shared_address(shared_.pairs + q), pass_.pairs + item.first_pair + q, true);
   }

@@ -127,8 +127,8 @@ class query_sample {
     const int shift = max(0, 32 - __clz((high - low) / kBins));
     for (int i = 0; i < kOfThread / 4; i++)
       reinterpret_cast<uint4*>(shared_.bins)[i * kThreads + threadIdx.x] = make_uint4(0, 0, 0, 0);
-    if (threadIdx.x == 0) shared_.found = kInfinityRank;
     __syncthreads();
+    if (threadIdx.x == 0) shared_.found = kInfinityRank;  // all have read what was found before
     for (std::uint32_t i = threadIdx.x; i < count_; i += kThreads) {
       const uint4 x = vectors_[i];
       const std::uint32_t weight = weights_[i / kPageVectors];

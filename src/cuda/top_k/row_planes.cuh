@@ -36,6 +36,7 @@ struct level_planes {
   static constexpr int kWords = (Values + 31) / 32;
   std::uint32_t planes[kWords][Bits];
 
+  level_planes() = default;
   /// @param levels two a word, in the order of values
   __device__ __forceinline__ explicit level_planes(const std::uint32_t (&levels)[Values / 2]) {
 #pragma unroll
@@ -43,12 +44,17 @@ struct level_planes {
 #pragma unroll
       for (int first = 0; first < Bits; first += 8) {
         std::uint32_t words[8];
-        gather_bytes(levels, w, first / 8, words);
-        transpose_bits(words);
+        planes_of_byte(levels, w, first / 8, words);
 #pragma unroll
         for (int b = first; b < Bits && b < first + 8; b++) planes[w][b] = words[b - first];
       }
     }
+  }
+  /// The w-th words of the planes of a byte's bits.
+  static __device__ __forceinline__ void planes_of_byte(const std::uint32_t (&levels)[Values / 2], int w, int byte,
+                                                        std::uint32_t (&words)[8]) {
+    gather_bytes(levels, w, byte, words);
+    transpose_bits(words);
   }
 
   /// The largest level of those marked.
@@ -152,6 +158,13 @@ struct level_search {
     missing -= lower_is_set ? more_than_odd : more_than_even;
     set(b + 1, upper_is_set);
     set(b, lower_is_set);
+  }
+  /// Those that are no less than the border, as far as it is known.
+  __device__ __forceinline__ Marks reaching() const {
+    std::uint32_t reaching[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; w++) reaching[w] = above[w] | at[w];
+    return joined_words<Marks>(reaching);
   }
 
  private:

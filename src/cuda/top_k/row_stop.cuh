@@ -1,23 +1,25 @@
 // An early stop's search of a row that lies in shared memory, by a group of threads; each marks those of its columns.
 //
 // Why it is fast: a midpoint is reached by k values exactly where it does not exceed the k-th best value, so that the
-// path of the bisection depends on the row's extremes and on that value alone. A guess of it gives a path without a
-// count; the path is the right one if k values reach its lower end and fewer its upper end, whatever was passed on the
-// way. Rows like those before need two or three counts for up to five steps, instead of a count a step; and where
-// exactly k values reach any midpoint, they are the result.
-// Steps: the extremes -> a guess from the rows before -> for many steps: the border between two levels (row_levels.cuh;
-// blocks: between 16-bit numbers), a bound that is proved; for an eps the border itself, from which the path follows ->
-// the path -> counts at its ends until both are proved -> marks. A count that refutes a guess tells by how many values
-// it was off. After a few guesses the bisection's own midpoints are counted.
+// path of the bisection depends on the row's extremes and on that value alone. Up to eight steps end in a cell that
+// planes of bits tell without a step (row_cells.cuh; not of blocks, of which each count would be a meeting). Else a
+// guess of the border gives a path without a count; the path is the right one if k values reach its lower end and fewer
+// its upper end, whatever was passed on the way; and where exactly k values reach any midpoint, they are the result.
+// Steps: the extremes -> up to eight: the cell and its marks -> else a guess from the rows before -> for many steps:
+// the border between two levels (row_levels.cuh; blocks: between 16-bit numbers), a bound that is proved; for an eps
+// the border itself, from which the path follows -> the path -> counts at its ends until both are proved -> marks. A
+// count that refutes a guess tells by how many values it was off. After a few guesses the bisection's own midpoints are
+// counted.
 // Limit: as in warp_rows_kernel.cuh; measured share: docs/kernels.md.
 // History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths 0.369 and 0.561
 // -> numbers first, for eight steps 0.488 -> a path is followed anew only where a count refutes it, more than k marks
 // are written, but none behind the k-th 0.348 and 0.463 -> places of units kept 0.338 and 0.452 -> levels instead of
-// numbers, for eight steps 0.400. The exact search: 0.33.
+// numbers, for eight steps 0.400 -> cells, four rows a warp 0.318 and 0.343. The exact search: 0.319.
 #pragma once
 
 #include <cstdint>
 
+#include "cuda/top_k/row_cells.cuh"
 #include "cuda/top_k/row_levels.cuh"
 
 namespace shortlist::cuda {
@@ -140,6 +142,12 @@ class stop_values {
   __device__ __forceinline__ void map(std::uint32_t (&levels)[kValues / 2], const value_window& window) const {
     int at = 0;
     visit_pairs([&](float a, float b) { levels[at++] = window.levels(a, b); });
+  }
+  /// Numbers, two a word, also of columns that are not there.
+  __device__ __forceinline__ void map(std::uint32_t (&numbers)[kValues / 2], const cell_map& map) const {
+    static_assert(Held);
+#pragma unroll
+    for (int v = 0; v < kValues; v += 2) numbers[v / 2] = map.numbers(values_[Held ? v : 0], values_[Held ? v + 1 : 0]);
   }
   /// Marks those that are no less.
   __device__ __forceinline__ bits reaching(float from) const {
@@ -348,6 +356,17 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
   bits marks = values.there();  // those that reach `marked`
   float marked = lower;
   bool open = settled && !takes_all;
+  bool proved = false;
+  if constexpr (kByLevels) {
+    if (group.all(!open)) return {marks, 0, true};
+    if (!stop.by_eps && stop.max_iter <= kMostHalvings) {
+      bits reaching = 0;
+      proved = mark_by_cells(group, values, plan.k, stop.max_iter, lower, upper, open, reaching) && open;
+      if (proved) marks = reaching;
+      open = open && !proved;
+      if (group.all(!open)) return {marks, 0, !proved};
+    }
+  }
   const auto learn_range = [&](const number_range& range) {
     if (range.low > low) {
       low = range.low;
@@ -422,7 +441,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
     }
   }
 
-  if (learns && settled && !takes_all) {
+  if (learns && settled && !takes_all && !proved) {
     const float found = between();
     const float gain = (fabsf(by_extremes - found) - fabsf(guess.at - found)) * near_reciprocal(each);
     const float known = fminf(kTrustGain, fmaxf(-kTrustGain, gain));
@@ -432,9 +451,9 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
     if (fabsf(moved) < INFINITY) guess.deviations = __fmaf_rn(kLearning, moved, guess.deviations);
   }
   const bool chosen = takes_all || exact || !settled;
-  if (!group.all(chosen || bracket.low == marked)) {  // proved by numbers, or by the maximum
+  if (!group.all(chosen || proved || bracket.low == marked)) {  // proved by numbers, or by the maximum
     const bits reaching = values.reaching(bracket.low);
-    if (!chosen) marks = reaching;
+    if (!chosen && !proved) marks = reaching;
   }
   if (!stop.by_eps || group.all(chosen)) return {marks, 0, chosen};
   const bits sure = chosen ? marks : values.reaching(bracket.high);

@@ -10,7 +10,8 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   using kind = warp_rows_kind;
   warp_args args = warp_args_of(request);
   const kind of_request = kind_of(args);
-  if (request.matrix.cols > core::kWarpRowsMaxCols && !is_plain(of_request))  // ragged rows, or k of all columns
+  const std::int64_t most = of_request == kind::early ? core::kWarpRowsMaxWholeCols : core::kWarpRowsMaxCols;
+  if (request.matrix.cols > most && !is_plain(of_request))  // ragged rows, or k of all columns
     return launch_block_rows(stream, request, multiprocessors);
   if (most_sorted(of_request) > 0) return launch_sorted_warp_rows(stream, args, of_request, multiprocessors);
   by_stored_type(request.matrix.type, [&](auto value) {

@@ -8,9 +8,8 @@
 namespace shortlist::cuda {
 
 /// @pre core/plan.hpp chose it: values of at most 32 bits, one behind the other, no more than core::kWarpRowsMaxCols a
-/// row, without a mask or an early stop core::kWarpRowsMaxExactCols, and of 16 bits, by ascending column,
-/// core::kWarpRowsMaxHalfCols. Asynchronous on `stream`; one launch, can be
-/// captured.
+/// row, without a mask core::kWarpRowsMaxWholeCols, and exact ones of 16 bits, by ascending column,
+/// core::kWarpRowsMaxHalfCols. Asynchronous on `stream`; one launch, can be captured.
 void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors);
 
 }  // namespace shortlist::cuda

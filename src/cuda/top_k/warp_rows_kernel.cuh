@@ -96,7 +96,7 @@ constexpr int most_warps() {
   if (Values == 64 && kWide) return is_plain(Kind) ? 16 : 12;
   if (Values == 64 && Kind == warp_rows_kind::early) return 12;
   if (Values == 48 && kWide) return Lanes == 4 ? 20 : 16;
-  if (Values == 48 && Lanes == kWarp && !is_plain(Kind)) return 16;
+  if (Values == 48 && !is_plain(Kind)) return 16;
   if (Values >= 24 && kWide) return 20;
   return Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16) ? 20 : 24;
 }
@@ -108,10 +108,6 @@ constexpr int most_sorted(warp_rows_kind kind) {
   if (kind == warp_rows_kind::plain_sorted) return 16;
   return kind == warp_rows_kind::any ? 8 : 0;
 }
-
-/// Where a call would have one of the places spilled, and so read from memory for every row.
-template <int Values, int Lanes>
-constexpr bool kRenewsPlaces = (Values == 64 && Lanes == 4) || Lanes == kWarp;
 
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kind>()), 1)
@@ -166,6 +162,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   const bool stops = Kind == warp_rows_kind::early || (Kind == warp_rows_kind::any && args.search.stop.asked());
   candidate_threshold threshold;
   level_trials trials;
+  rows_apart apart{.shape = {.border = args.search.deviations}};
   float each = 0.0f;
   const auto done = [&] {
     taken = fetches ? queue.next_after(taken, args.slots, shares, fetch) : queue.next_unfetched(shares);
@@ -241,10 +238,15 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
       }
       if constexpr (Kind == warp_rows_kind::early) {
         if (!group.all(settled)) {
-          const auto exact = choose_exactly<share_type, Lanes>(args.search, row, settled, {chosen, place});
+          row_choice<typename share_type::bits> exact{chosen, place};
+          if constexpr (kKnowsApart<Values, Lanes>) {
+            exact = choose_exactly<share_type, Lanes>(args.search, row, settled, exact, apart);
+          } else {
+            exact = search_exactly<share_type, Lanes>(args.search, row, settled, exact, nullptr);
+          }
           chosen = exact.chosen;
           place = exact.place;
-          if constexpr (kRenewsPlaces<Values, Lanes>) units.renew();
+          units.renew();  // kept during the call, they would be read from memory for every row
         }
       }
     };
@@ -282,7 +284,8 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 std::int64_t waiting_shares(std::int64_t warps, std::int64_t share_bytes) {
   constexpr std::int64_t kOnTheirWay = 32 * 1024;  // bytes
   if (is_plain(Kind) && sizeof(Stored) == 2) return warps / 2;
-  return kHasLevels<Stored, Values, Lanes, Kind> ? std::min(warps, kOnTheirWay / share_bytes) : warps;
+  constexpr bool kWaitsForMemory = Kind == warp_rows_kind::early || kHasLevels<Stored, Values, Lanes, Kind>;
+  return kWaitsForMemory ? std::min(warps, kOnTheirWay / share_bytes) : warps;
 }
 
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
@@ -349,7 +352,8 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if (columns <= 1280) return launch_warp_rows_of<Stored, 80, 16, Kind>(stream, args, multiprocessors);
   } else {
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
-    constexpr int kFewOfWide = kPlain ? 96 : kFewEntries;
+    constexpr int kFewOf512 = 96;
+    constexpr int kFewOf768 = kPlain ? 96 : kFewEntries;
     if constexpr (kSimple) {  // eight rows a warp, where they are enough
       constexpr std::int64_t kSomeRows = 1 << 14;
       constexpr std::int64_t kRowsOf48 = Kind == warp_rows_kind::sorted ? kManyRows : kSomeRows;
@@ -358,7 +362,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if constexpr (kPlain)
         if (columns <= 192 && enough(kRowsOf48))
           return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
-      if constexpr (Kind != warp_rows_kind::packed)
+      if constexpr (Kind != warp_rows_kind::packed && !(Kind == warp_rows_kind::early && sizeof(Stored) == 4))
         if (columns <= 256 && enough(kRowsOf64))
           return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     }
@@ -367,11 +371,11 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if (columns <= 384 && args.search.k <= kFewEntries)
         return launch_warp_rows_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
-      if (columns <= 512 && args.search.k <= kFewOfWide)
+      if (columns <= 512 && args.search.k <= kFewOf512)
         return launch_warp_rows_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_warp_rows_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
-      if (columns <= 768 && args.search.k <= kFewOfWide)
+      if (columns <= 768 && args.search.k <= kFewOf768)
         return launch_warp_rows_of<Stored, 48, 16, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
       if (columns <= 768) return launch_warp_rows_of<Stored, 24, 32, Kind>(stream, args, multiprocessors);
@@ -383,7 +387,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
     if (columns > 2560) return launch_warp_rows_of<Stored, 96, 32, Kind>(stream, args, multiprocessors);
     if (columns > 2048) return launch_warp_rows_of<Stored, 80, 32, Kind>(stream, args, multiprocessors);
   }
-  if constexpr (kPlain)
+  if constexpr (kPlain || Kind == warp_rows_kind::early)
     if (columns > core::kWarpRowsMaxCols)
       return launch_warp_rows_of<Stored, 64, 32, Kind>(stream, args, multiprocessors);
   launch_warp_rows_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
