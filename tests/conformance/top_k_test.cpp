@@ -460,7 +460,7 @@ TEST(TopKManyStops, EqualTheReferenceToTheBit) {
   }
 }
 
-/// Values that a bisection's midpoints equal, or miss by a last bit: every step, in every shape of the kernels of short
+/// Values that a bisection's midpoints equal, or miss by a last bit: every mode, in most shapes of the kernels of short
 /// rows.
 TEST(TopKManyStops, OfValuesBesideMidpoints) {
   const std::optional<device> gpu = first_gpu();

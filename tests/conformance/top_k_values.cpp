@@ -151,8 +151,8 @@ void fill_near_midpoints(row_numbers& row, random_numbers& random) {
     constexpr float kBeyond[] = {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()};
     value = random.one_in(2) ? middle : std::nextafter(middle, kBeyond[random.below(2)]);
   }
-  row.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(row.values.size())))] = lower;
-  row.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(row.values.size())))] = upper;
+  for (const float extreme : {lower, upper})
+    row.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(row.values.size())))] = extreme;
 }
 
 /// Long runs of rows of one kind, the same tie in all of a run, and between them rows of any kind: a kernel that learns

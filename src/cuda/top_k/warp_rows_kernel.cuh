@@ -362,7 +362,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if constexpr (kPlain)
         if (columns <= 192 && enough(kRowsOf48))
           return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
-      if constexpr (Kind != warp_rows_kind::packed && !(Kind == warp_rows_kind::early && sizeof(Stored) == 4))
+      if constexpr (Kind != warp_rows_kind::packed && (Kind != warp_rows_kind::early || sizeof(Stored) == 2))
         if (columns <= 256 && enough(kRowsOf64))
           return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     }
