@@ -98,24 +98,22 @@ std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted
   return sorted ? power_of_two_from(std::max(listed, kSortedRoom * k)) : listed;
 }
 
-bool resident_rows_list_holds(std::int64_t cols, std::int64_t k) {
+bool resident_rows_list_holds(std::int64_t cols, std::int64_t k, std::int64_t capacity) {
   constexpr double kDeviations = 4.0;
   const double rank = rank_in_sample(cols, k);
   return columns_reaching(rank + rank / (2 * kFilterRowsSlackShare), kDeviations, cols) <=
-         double{kResidentRowsMaxCapacity};
+         static_cast<double>(capacity);
 }
 
 std::int64_t resident_rows_bytes(const top_k_shape& shape) {
   constexpr std::int64_t kWord = 32;     // marks, of a column each
-  constexpr std::int64_t kPiece = 1024;  // columns of fp32 that are looked at together
   constexpr std::int64_t kFixed = 1024;  // barriers, sums, and what alignment takes
   constexpr std::int64_t kLeastMarks = 4096;
   const std::int64_t value_bytes = size_bytes(shape.type);
-  const std::int64_t together = value_bytes == 4 ? kPiece : kWord;
-  const std::int64_t whole = (shape.cols + together - 1) / together * together;
-  const std::int64_t marks = std::max({whole / 8, kLeastMarks, shape.sorted ? 0 : shape.k * value_bytes});
+  const std::int64_t words = (shape.cols + kWord - 1) / kWord;
+  const std::int64_t marks = std::max({words * 4, kLeastMarks, shape.sorted ? 0 : shape.k * value_bytes});
   const std::int64_t list = 2 * kResidentRowsMaxCapacity + 256;
-  const std::int64_t row = std::max(whole, shape.cols + 3 * kWord) * value_bytes;
+  const std::int64_t row = (shape.cols + 3 * kWord) * value_bytes;
   return kFixed + marks + list + (shape.sorted ? std::max(row, kResidentRowsSortBytes) : row);
 }
 
@@ -153,7 +151,8 @@ struct cuda_top_k_rule {
            (max_filter_rows_capacity == kAny ||
             filter_rows_capacity(shape.cols, shape.k, shape.sorted) <= max_filter_rows_capacity) &&
            (max_resident_rows_bytes == kAny ||
-            (resident_rows_list_holds(shape.cols, shape.k) && resident_rows_bytes(shape) <= max_resident_rows_bytes));
+            (resident_rows_list_holds(shape.cols, shape.k, kResidentRowsMaxCapacity) &&
+             resident_rows_bytes(shape) <= max_resident_rows_bytes));
   }
 };
 

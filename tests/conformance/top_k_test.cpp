@@ -412,13 +412,9 @@ TEST(TopKLongRows, EqualTheReferenceToTheBit) {
 
 /// Rows that a block holds, so many that it takes several, and learns from them.
 TEST(TopKResidentRows, EqualTheReferenceToTheBit) {
-  constexpr many_rows kShapes[] = {{800, 17'003, 300},
-                                   {600, 20'000, 1'500, true},
-                                   {900, 16'500, 50},
-                                   {560, 24'001, 2'000},
-                                   {600, 24'001, 1'000, true},
-                                   {900, 18'000, 1, true},
-                                   {800, 20'000, 700, false, "borders"}};
+  constexpr many_rows kShapes[] = {{800, 17'003, 300},   {600, 20'000, 1'500, true},          {900, 16'500, 50},
+                                   {560, 24'001, 2'000}, {600, 24'001, 1'000, true},          {900, 18'000, 1, true},
+                                   {900, 32'000, 200},   {800, 20'000, 700, false, "borders"}};
   expect_equal_for_every_distribution(kShapes, "resident_rows");
 }
 

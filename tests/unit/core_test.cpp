@@ -353,6 +353,8 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 51'000, .k = 2048, .type = value_type::bf16}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 3000, .type = value_type::bf16}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 67, .cols = 24'000, .k = 1}), resident_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 25'600, .k = 1000}), resident_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 25'800, .k = 1000}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 128}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = kFilterRowsMaxK}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 300'000, .k = kStreamRowsMaxK + 1}), filter_rows);

@@ -78,14 +78,14 @@ __device__ __forceinline__ void load_numbers(const Entries& entries, const round
 /// Of each thread's numbers in order, those within a border: calls keep(place, i) for them, place counting over the
 /// block. @param before columns above the border, and ties, of earlier rounds; becomes what later ones need. All
 /// threads come.
-template <bool Ties, class Keep>
-__device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[kHeld], const round_share& share,
+template <bool Ties, int N, class Keep>
+__device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[N], const round_share& share,
                                             const row_border& border, uint2& before, block_sums& sums, Keep keep) {
   constexpr std::uint32_t kTie = 1u << 16;  // ties are counted in the upper half
   static_assert(kRound < kTie);
   std::uint32_t mine = 0;
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) {
+  for (int i = 0; i < N; i++) {
     if (i >= share.steps) break;
     mine += numbers[i] > border.number ? 1 : 0;
     if (Ties) mine += numbers[i] == border.number && share.has(i) ? kTie : 0;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[kHeld
   std::uint32_t above = before.x + of_warps_before % kTie + of_lanes_before % kTie;
   std::uint32_t ties = before.y + of_warps_before / kTie + of_lanes_before / kTie;
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) {
+  for (int i = 0; i < N; i++) {
     if (i >= share.steps) break;
     const bool is_above = numbers[i] > border.number;
     if (Ties) {

@@ -15,7 +15,8 @@ namespace shortlist::cuda::filtering {
 /// The border of the k best of a list, by counting what each thread holds of it: in bins around where it was expected,
 /// mostly of less than a number each. @param n entries of the list, no more than a round. @param least no number of the
 /// list is below it. All threads come.
-__device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)[kHeld], const round_share& share,
+template <int N>
+__device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)[N], const round_share& share,
                                                   std::uint32_t n, std::uint32_t k, std::uint32_t least,
                                                   std::uint32_t best, learned& from_before, block_sums& sums,
                                                   filter_scratch& scratch) {
@@ -31,7 +32,7 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
   const std::uint32_t bins = held(shared_address(scratch.bins));
   std::uint32_t below = 0;
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) {
+  for (int i = 0; i < N; i++) {
     if (i >= share.steps) break;
     const std::uint32_t bin = (numbers[i] - low) >> shift;
     if (numbers[i] < low)
@@ -58,7 +59,7 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
       const auto count = [&](std::uint32_t number) {
         std::uint32_t reaching = 0;
 #pragma unroll
-        for (int i = 0; i < kHeld; i++) {
+        for (int i = 0; i < N; i++) {
           if (i >= share.steps) break;
           reaching += numbers[i] >= number ? 1 : 0;
         }

@@ -3,7 +3,8 @@
 //
 // Why it is fast: a column costs a compare and an eighth of a byte of marks; all else is done for the columns that
 // reach the filter, once a row, by all threads. The row before suggests the filter, at no cost: a row that is not like
-// it is there to be marked again, by what a sample suggests. While one block's row comes, the other block searches.
+// it is there to be marked again, by what a sample suggests. While one block's row comes, another block searches: of
+// shorter 16-bit rows with a smaller k, three share a multiprocessor.
 // Steps of a block, a row at a time: a cut that somewhat more than k columns reach, almost surely -> a bit for each
 // column that reaches it, as chunks of the row come -> their places, in their order -> if their count is at least k and
 // within what threads hold, the k best are among them: that proves the cut right; else the row is searched in global
@@ -11,7 +12,7 @@
 // or sorted. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md. History, 1024 x 50,000
 // of bf16, k 2048, a launch in a graph on an H200 (filter_rows: 60 us): 54 -> the border of the row before as the
 // filter, entries that are written joined in shared memory 45 -> places listed without branches 42. Sorted: 84 -> bins
-// of numbers and columns 75.
+// of numbers and columns 75. 4096 x 32,000 of bf16, k 50: 79 -> three blocks a multiprocessor 73.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -31,9 +32,20 @@ namespace {
 
 using namespace filtering;
 
-constexpr int kBlocks = 2;  // a multiprocessor holds
-constexpr std::uint32_t kCapacity = core::kResidentRowsMaxCapacity;
-static_assert(kCapacity <= kRound);
+/// What a block is made for.
+enum class block_kind : std::uint8_t {
+  by_column,
+  few_by_column,  // of which so few reach a filter that three blocks share a multiprocessor
+  sorted
+};
+constexpr int blocks_of(block_kind kind) { return kind == block_kind::few_by_column ? 3 : 2; }
+/// Columns that may reach a row's filter.
+constexpr std::uint32_t capacity_of(block_kind kind) {
+  return kind == block_kind::few_by_column ? core::kResidentRowsFewCapacity : core::kResidentRowsMaxCapacity;
+}
+/// So many of them are a thread's.
+constexpr int most_of(block_kind kind) { return static_cast<int>(capacity_of(kind)) / kThreads; }
+static_assert(core::kResidentRowsMaxCapacity <= kRound);
 
 /// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile; so do
 /// values on their way out.
@@ -45,21 +57,22 @@ struct resident_layout {
   std::int64_t bytes;
 };
 
-template <class Stored, bool Sorted>
+template <class Stored, block_kind Kind>
 SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t k) {
+  constexpr bool kSorted = Kind == block_kind::sorted;
   constexpr std::int64_t kValueBytes = sizeof(Stored);
-  constexpr std::int64_t kSortBytes = 8 * 2 * std::int64_t{kCapacity} + sizeof(order_scratch);
-  static_assert(kSortBytes <= core::kResidentRowsSortBytes);
-  const std::int64_t whole = (cols + kMarkedTogether<Stored> - 1) / kMarkedTogether<Stored> * kMarkedTogether<Stored>;
+  constexpr std::int64_t kCapacity = capacity_of(Kind);
+  constexpr std::int64_t kSortBytes = 8 * 2 * kCapacity + sizeof(order_scratch);
+  static_assert(!kSorted || kSortBytes <= core::kResidentRowsSortBytes);
+  const std::int64_t words = (cols + kPlacesOfWord - 1) / kPlacesOfWord;
   const std::int64_t marks = offsetof(filter_scratch, bins);
-  std::int64_t marks_bytes = whole / 8 > kBins * 4 ? whole / 8 : kBins * 4;
-  if (!Sorted && marks_bytes < k * kValueBytes) marks_bytes = k * kValueBytes;
+  std::int64_t marks_bytes = words * 4 > kBins * 4 ? words * 4 : kBins * 4;
+  if (!kSorted && marks_bytes < k * kValueBytes) marks_bytes = k * kValueBytes;
   const std::int64_t totals = (marks + marks_bytes + 15) / 16 * 16;
   const std::int64_t list = totals + kMarkRounds * kWarps * 4;
-  const std::int64_t values = (list + 2 * std::int64_t{kCapacity} + kLineBytes - 1) / kLineBytes * kLineBytes;
-  const std::int64_t placed = cols + 3 * std::int64_t{kPlacesOfWord};
-  const std::int64_t row_bytes = (whole > placed ? whole : placed) * kValueBytes;
-  return {marks, totals, list, values, values + (Sorted && row_bytes < kSortBytes ? kSortBytes : row_bytes)};
+  const std::int64_t values = (list + 2 * kCapacity + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const std::int64_t row_bytes = (cols + 3 * std::int64_t{kPlacesOfWord}) * kValueBytes;
+  return {marks, totals, list, values, values + (kSorted && row_bytes < kSortBytes ? kSortBytes : row_bytes)};
 }
 
 /// Of the GPU. So many blocks come before one that shares a multiprocessor with another.
@@ -69,32 +82,31 @@ __device__ __forceinline__ std::uint32_t multiprocessors() {
   return count;
 }
 
-/// What threads hold of a row's list.
+/// What threads hold of a row's list. All is given a value: a register that one row leaves without is in use in all.
+template <int Most>
 struct held_list {
-  std::uint32_t numbers[kHeld];  // 0, which nothing is worse than, where there is no entry
-  std::uint32_t places[kHeld];   // in the row's memory
-  std::uint32_t bits[kHeld];     // of their values
+  std::uint32_t numbers[Most] = {};  // 0, which nothing is worse than, where there is no entry
+  std::uint32_t places[Most] = {};   // in the row's memory
+  std::uint32_t bits[Most] = {};     // of their values
 };
 
 /// Reads what the list's places have. @param least no number is below it.
-template <class Stored>
+template <class Stored, int Most>
 __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint32_t list, const round_share& share,
-                                     std::uint32_t least, bool negated, held_list& held) {
+                                     std::uint32_t least, bool negated, held_list<Most>& held) {
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) held.numbers[i] = held.places[i] = 0;
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
+  for (int i = 0; i < Most; i++) {
     if (i >= share.steps) break;
     if (share.at(i) < share.end) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
   }
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) {
+  for (int i = 0; i < Most; i++) {
     if (i >= share.steps) break;
     held.bits[i] = row.bits(held.places[i]);
   }
   if (!are_bits_in_order<Stored>(least)) {
 #pragma unroll
-    for (int i = 0; i < kHeld; i++) {
+    for (int i = 0; i < Most; i++) {
       if (i >= share.steps) break;
       if (share.at(i) < share.end) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
     }
@@ -102,7 +114,7 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
   }
   const std::uint32_t turned = turn_of_bits<Stored>(negated);
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) {
+  for (int i = 0; i < Most; i++) {
     if (i >= share.steps) break;
     const std::uint32_t number = held.bits[i] ^ turned;
     const bool is_number = sizeof(Stored) == 2 || number <= kInfinityNumber<Stored>;  // NaN of 16 bits is not marked
@@ -110,37 +122,41 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
   }
 }
 
-/// A cut for a row like the one before: its border, and below that as many columns as the counts of such rows differ
-/// by, but for one in a thousand. 0: nothing is known.
-template <class Stored>
-__device__ __forceinline__ std::uint64_t cut_of_row_before(const learned& from_before, std::uint32_t k) {
+/// By so many columns the counts of two rows that are alike differ at most, but for one in a thousand.
+__device__ __forceinline__ float most_difference(std::uint32_t k) {
   constexpr float kDeviations = 3.0f;
   constexpr float kLeast = 8.0f;
+  const float both = 2.0f * static_cast<float>(k);
+  return kDeviations * (both * rsqrtf(both)) + kLeast;
+}
+/// The least key of a row like the one before: of its border, and so many columns below. 0: nothing is known.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t key_by_row_before(const learned& from_before, std::uint32_t k) {
   if (from_before.least == 0 || from_before.by_columns) return 0;
-  const float below = (kDeviations * sqrtf(2.0f * static_cast<float>(k)) + kLeast) * from_before.spread;
+  const float below = most_difference(k) * from_before.spread;
   const auto number = static_cast<std::uint32_t>(fmaxf(static_cast<float>(from_before.least) - below, 1.0f));
   constexpr std::uint32_t kShift = kCoarseShift<Stored>;
   const std::uint32_t coarse = min(number, from_before.least) >> kShift << kShift;
-  return static_cast<std::uint64_t>(coarse << kSharedBits<Stored>) << 32;
+  return coarse << kSharedBits<Stored>;
 }
-/// Whether it would have been right for the row that `from_before` now knows.
+/// Whether it would have been right for the row that `from_before` now knows. @param beyond_k room for more than k
 template <class Stored>
-__device__ __forceinline__ bool was_right(std::uint64_t cut, const learned& from_before, std::uint32_t k) {
-  const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
-  if (cut == 0 || from_before.least < least) return false;
-  return static_cast<float>(from_before.least - least) < static_cast<float>(kCapacity - k) * from_before.spread;
+__device__ __forceinline__ bool was_right(std::uint32_t key, const learned& from_before, std::uint32_t beyond_k) {
+  const std::uint32_t least = key >> kSharedBits<Stored>;
+  if (key == 0 || from_before.least < least) return false;
+  return static_cast<float>(from_before.least - least) < static_cast<float>(beyond_k) * from_before.spread;
 }
 
 /// Orders and writes the k best of what threads hold, in the row's memory. @returns whether they are in it. All threads
 /// come, and leave through a barrier.
-template <class Stored>
+template <class Stored, int Most>
 __device__ __forceinline__ bool write_in_order(const filter_block& block, const whole_row<Stored>& row,
                                                const row_places<Stored>& places, const row_writer<Stored>& write,
-                                               const held_list& held, const round_share& share, std::uint32_t n,
+                                               const held_list<Most>& held, const round_share& share, std::uint32_t n,
                                                std::uint32_t least, learned& from_before, block_sums& sums) {
   __syncthreads();  // the row has been read
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) {
+  for (int i = 0; i < Most; i++) {
     if (i >= share.steps) break;
     if (share.at(i) >= share.end) continue;
     const std::uint32_t column = row.first_column + places.column(held.places[i]);
@@ -153,10 +169,10 @@ __device__ __forceinline__ bool write_in_order(const filter_block& block, const 
 /// Writes the k best of what threads hold, by column. @param list and @param bits shared addresses of room for
 /// their places and values. @param meanwhile is called when the row has been read. @returns whether they are in it. All
 /// threads come.
-template <class Stored, class Meanwhile>
+template <class Stored, int Most, class Meanwhile>
 __device__ __forceinline__ bool write_by_column(const filter_block& block, const whole_row<Stored>& row,
                                                 const row_places<Stored>& places, const row_writer<Stored>& write,
-                                                const held_list& held, const round_share& share, std::uint32_t n,
+                                                const held_list<Most>& held, const round_share& share, std::uint32_t n,
                                                 std::uint32_t least, std::uint32_t list, std::uint32_t bits,
                                                 learned& from_before, block_sums& sums, Meanwhile meanwhile) {
   const auto k = static_cast<std::uint32_t>(block.request.options.k);
@@ -175,6 +191,7 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
     place_round<true>(held.numbers, share, border, before, sums, keep);
   if (before.x + min(before.y, border.ties) != k) return false;
   __syncthreads();
+#pragma unroll 4
   for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
     const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
     const std::uint32_t value = load_bits<Stored>(bits + i * static_cast<std::uint32_t>(sizeof(Stored)));
@@ -183,10 +200,12 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
   return true;
 }
 
-template <class Stored, bool Sorted>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+template <class Stored, block_kind Kind>
+__global__ void __launch_bounds__(kThreads, blocks_of(Kind))
     resident_rows_kernel(const __grid_constant__ core::top_k_request request) {
-  const resident_layout layout = layout_of<Stored, Sorted>(request.matrix.cols, request.options.k);
+  constexpr bool kSorted = Kind == block_kind::sorted;
+  constexpr std::uint32_t kCapacity = capacity_of(Kind);
+  const resident_layout layout = layout_of<Stored, Kind>(request.matrix.cols, request.options.k);
   auto& scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared());
   const std::uint32_t marks = held(shared_address(scratch.bins));
   const std::uint32_t list = held(shared_address(dynamic_shared() + layout.list));
@@ -211,7 +230,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   resident_row<Stored> held_row(held(shared_address(values)), held(shared_address(scratch.full)));
   row_sample<Stored> sample;
   learned from_before{.spread = static_cast<float>(0x10000u >> kSharedBits<Stored>) / 32.0f};
-  bool is_alike = true;  // a row to the one before
+  std::uint32_t learned_key = 0;  // from the row before
+  bool is_alike = true;           // a row to the one before
   const auto is_held = [](const whole_row<Stored>& row) { return row.columns > core::kFilterRowsSample; };
   // All threads come, after a barrier behind what has used the memory.
   const auto bring = [&](const whole_row<Stored>& row) {
@@ -223,9 +243,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   whole_row<Stored> row = open_row<Stored>(request, index);
   if (is_held(row)) {
     sample.load(row);
-    // Of two blocks of a multiprocessor one gets its first row sooner, and is ahead from then on. Sorted rows and fp32
+    // Of the blocks of a multiprocessor one gets its first row sooner, and is ahead from then on. Sorted rows and fp32
     // take longer by it.
-    if (!Sorted && sizeof(Stored) == 2 && blockIdx.x >= multiprocessors()) sample.await();
+    if (!kSorted && sizeof(Stored) == 2 && blockIdx.x >= multiprocessors()) sample.await();
   }
   bring(row);
 #pragma unroll 1
@@ -235,10 +255,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     bool written = false;
     bool is_next_coming = false;
     if (is_held(row)) {
-      const std::uint64_t learned_cut = cut_of_row_before<Stored>(from_before, k);
       const row_places<Stored> places(row);
-      bool by_sample = !is_alike || learned_cut == 0;
-      std::uint64_t cut = learned_cut;
+      bool by_sample = !is_alike || learned_key == 0;
+      std::uint64_t cut = static_cast<std::uint64_t>(learned_key) << 32;
       std::uint32_t n = 0;
       row_marks found;
 #pragma unroll 1
@@ -270,10 +289,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         list_places(row, held_row, found, n, list, sums);
         __syncthreads();
         const round_share share(0, n, false);
-        held_list of_list;
+        held_list<most_of(Kind)> of_list;
         hold(held_row, list, share, least, negated, of_list);
         const row_writer<Stored> write(request, index, row);
-        if constexpr (Sorted) {
+        if constexpr (kSorted) {
           written = write_in_order(block, row, places, write, of_list, share, n, least, from_before, sums);
         } else {
           written = write_by_column(block, row, places, write, of_list, share, n, least, list, marks, from_before, sums,
@@ -281,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           is_next_coming = true;
         }
         if (by_sample && from_before.least != 0)
-          is_alike = learned_cut == 0 || was_right<Stored>(learned_cut, from_before, k);
+          is_alike = learned_key == 0 || was_right<Stored>(learned_key, from_before, kCapacity - k);
       }
     }
     if (!written) {
@@ -289,22 +308,36 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       __syncthreads();
       clear_bins(scratch);
       __syncthreads();
-      search_row<Stored, Sorted>(block, index, sums);
+      search_row<Stored, kSorted>(block, index, sums);
     }
     if (after >= request.matrix.rows) break;
     __syncthreads();  // the row's memory has been left
     if (!is_next_coming) bring(next);
     index = after;
     row = next;
-    if (is_held(row) && (!is_alike || cut_of_row_before<Stored>(from_before, k) == 0)) sample.load(row);
+    learned_key = key_by_row_before<Stored>(from_before, k);
+    sample = {};  // see held_list
+    if (is_held(row) && (!is_alike || learned_key == 0)) sample.load(row);
   }
 }
 
-template <class Stored, bool Sorted>
+constexpr const char* kWhat = "launching the row-wise top k of rows in shared memory";
+
+/// Whether so few columns reach a filter that three blocks have room for their rows and lists.
+template <class Stored>
+bool are_few(const core::top_k_request& request) {
+  constexpr auto kKind = block_kind::few_by_column;
+  const std::int64_t cols = request.matrix.cols;
+  const std::int64_t k = request.options.k;
+  return core::resident_rows_list_holds(cols, k, capacity_of(kKind)) &&
+         blocks_per_multiprocessor(resident_rows_kernel<Stored, kKind>, kThreads,
+                                   layout_of<Stored, kKind>(cols, k).bytes, kWhat) >= blocks_of(kKind);
+}
+
+template <class Stored, block_kind Kind>
 void launch_as(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
-  constexpr const char* kWhat = "launching the row-wise top k of rows in shared memory";
-  const std::int64_t shared_bytes = layout_of<Stored, Sorted>(request.matrix.cols, request.options.k).bytes;
-  launch_over(request.matrix.rows, multiprocessors, resident_rows_kernel<Stored, Sorted>,
+  const std::int64_t shared_bytes = layout_of<Stored, Kind>(request.matrix.cols, request.options.k).bytes;
+  launch_over(request.matrix.rows, multiprocessors, resident_rows_kernel<Stored, Kind>,
               {.threads = kThreads, .shared_bytes = shared_bytes}, stream, request, kWhat);
 }
 
@@ -312,7 +345,11 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
 
 void launch_resident_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   by_type_and_order(request, [&](auto stored, auto sorted) {
-    launch_as<decltype(stored), sorted.value>(stream, request, multiprocessors);
+    using type = decltype(stored);
+    constexpr bool kHalves = sizeof(type) == 2;  // fp32 rows that are so short take longer
+    if constexpr (kHalves && !sorted.value)
+      if (are_few<type>(request)) return launch_as<type, block_kind::few_by_column>(stream, request, multiprocessors);
+    launch_as<type, sorted.value ? block_kind::sorted : block_kind::by_column>(stream, request, multiprocessors);
   });
 }
 

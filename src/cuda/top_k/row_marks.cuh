@@ -18,10 +18,6 @@ constexpr std::uint32_t kPlacesOfWord = 32;
 static_assert(kPlacesOfWord == kValues);
 constexpr int kMarkRounds = core::kResidentRowsMaxPlaces / kPlacesOfWord / kThreads;  // words of a thread
 
-/// Columns that are looked at, and marked, as a whole.
-template <class Stored>
-constexpr std::int64_t kMarkedTogether = sizeof(Stored) == 4 ? kPiece<Stored>* kPerVector<Stored> : kPlacesOfWord;
-
 /// Where a row's columns are placed.
 template <class Stored>
 struct row_places {
@@ -143,11 +139,12 @@ __device__ __forceinline__ void mark_pieces(const whole_row<Stored>& row, const 
 #pragma unroll 1
   for (; first < row.vectors; first += kWarps * kPiece<Stored>) {
     values.await(first);
-    std::uint32_t found = marks_of_piece(marker, piece, first, sums.lane(), filter);
     const std::uint32_t left = (row.vectors - first) * kPerVector<Stored>;  // columns
-    if (left < kPiece<Stored> * kPerVector<Stored>) {
-      const std::uint32_t there = left > sums.lane() * kValues ? left - sums.lane() * kValues : 0;
-      found &= there < kValues ? (1u << there) - 1 : ~0u;
+    std::uint32_t found = 0;
+    if (left > sums.lane() * kValues) {  // so that no word is read that holds no column
+      found = marks_of_piece(marker, piece, first, sums.lane(), filter);
+      const std::uint32_t there = left - sums.lane() * kValues;
+      if (there < kValues) found &= (1u << there) - 1;
     }
     store_shared(word, found);
     piece += kWarps * kPiece<Stored> * 16;
