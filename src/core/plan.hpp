@@ -113,7 +113,7 @@ inline constexpr std::int64_t kResidentRowsFewCapacity = 1024;  // the same of t
 inline constexpr std::int64_t kResidentRowsSortBytes =
     72 * 1024;  // that take the place of a row, where they are sorted
 inline constexpr std::int64_t kResidentRowsMaxBytes = 113 * 1024;  // of shared memory: two blocks a multiprocessor
-/// Whether that is room for what a cut of a row's sample lets through, but in one row of 30,000.
+/// Whether a list has room for what a cut of a row's sample lets through, but in one row of 30,000.
 bool resident_rows_list_holds(std::int64_t cols, std::int64_t k, std::int64_t capacity);
 /// Shared memory of a block of resident_rows: a row, its marks, and a list.
 std::int64_t resident_rows_bytes(const top_k_shape& shape);

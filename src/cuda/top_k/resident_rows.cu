@@ -45,7 +45,8 @@ constexpr std::uint32_t capacity_of(block_kind kind) {
 }
 /// So many of them are a thread's.
 constexpr int most_of(block_kind kind) { return static_cast<int>(capacity_of(kind)) / kThreads; }
-static_assert(core::kResidentRowsMaxCapacity <= kRound);
+static_assert(core::kResidentRowsMaxCapacity <= kRound && core::kResidentRowsMaxCapacity % kThreads == 0 &&
+              core::kResidentRowsFewCapacity % kThreads == 0);
 
 /// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile; so do
 /// values on their way out.
