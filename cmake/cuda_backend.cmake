@@ -17,8 +17,13 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 # --fmad=false: the score is defined to the last bit, so only a written fma is one. -Wpedantic would reject the host
 # code that nvcc itself generates.
 target_compile_options(shortlist_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Werror=all-warnings --expt-relaxed-constexpr -lineinfo
+  $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Werror=all-warnings --expt-relaxed-constexpr
   -Xcompiler=-Wall,-Wextra,-Wshadow=local,-Werror,-ffp-contract=off>)
+
+# Which line an instruction is of, for profilers and sanitizers: as much as the instructions, of which it changes none.
+if(SHORTLIST_LINE_INFO)
+  target_compile_options(shortlist_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
+endif()
 
 # A quarter of the library's size, in the time of the default, where nvcc knows it.
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
