@@ -109,7 +109,6 @@ std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted
 
 inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;  // of a row's columns: 16-bit numbers
 inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;  // columns that may reach a row's filter
-inline constexpr std::int64_t kResidentRowsFewCapacity = 1024;  // the same of three blocks a multiprocessor
 inline constexpr std::int64_t kResidentRowsSortBytes =
     72 * 1024;  // that take the place of a row, where they are sorted
 inline constexpr std::int64_t kResidentRowsMaxBytes = 113 * 1024;  // of shared memory: two blocks a multiprocessor

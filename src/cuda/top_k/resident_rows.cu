@@ -41,12 +41,12 @@ enum class block_kind : std::uint8_t {
 constexpr int blocks_of(block_kind kind) { return kind == block_kind::few_by_column ? 3 : 2; }
 /// Columns that may reach a row's filter.
 constexpr std::uint32_t capacity_of(block_kind kind) {
-  return kind == block_kind::few_by_column ? core::kResidentRowsFewCapacity : core::kResidentRowsMaxCapacity;
+  return kind == block_kind::few_by_column ? 1024 : core::kResidentRowsMaxCapacity;
 }
 /// So many of them are a thread's.
 constexpr int most_of(block_kind kind) { return static_cast<int>(capacity_of(kind)) / kThreads; }
 static_assert(core::kResidentRowsMaxCapacity <= kRound && core::kResidentRowsMaxCapacity % kThreads == 0 &&
-              core::kResidentRowsFewCapacity % kThreads == 0);
+              capacity_of(block_kind::few_by_column) % kThreads == 0);
 
 /// Where a block's parts lie in shared memory, in bytes. Marks take the place of bins, which are empty meanwhile; so do
 /// values on their way out.
