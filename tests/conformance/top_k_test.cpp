@@ -301,7 +301,10 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
                                {value_type::bf16, 5'000, 4096},
                                {value_type::f32, 40'000, 256, "max_iter_4"},
                                {value_type::f32, 263'000, 256, "max_iter_8"},
-                               {value_type::f32, 40'000, 256, "eps_1e-4"},
+                               {value_type::f32, 263'000, 256, "eps_1e-4"},
+                               {value_type::f32, 60'000, 512, "eps_1e-4"},
+                               {value_type::bf16, 80'000, 256, "eps_1e-4"},
+                               {value_type::f16, 60'000, 300, "eps_0"},
                                {value_type::f32, 150'000, 64, "max_iter_8"},
                                {value_type::f32, 100'000, 100, "exact", true},
                                {value_type::bf16, 30'000, 700, "exact", true},
@@ -456,15 +459,15 @@ TEST(TopKManyStops, EqualTheReferenceToTheBit) {
   }
 }
 
-/// Values that a bisection's midpoints equal, or miss by a last bit: every mode, in most shapes of the kernels of short
-/// rows.
+/// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: every
+/// mode, in most shapes of the kernels of short rows.
 TEST(TopKManyStops, OfValuesBesideMidpoints) {
   const std::optional<device> gpu = first_gpu();
   if (!gpu) GTEST_SKIP() << "no GPU";
   constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
   std::uint64_t turn = 0;
   for (const named_mode& mode : kModes) {
-    for (const std::int64_t cols : {40, 64, 128, 250, 256, 512, 768, 1'024, 1'500}) {
+    for (const std::int64_t cols : {40, 64, 128, 250, 256, 512, 768, 1'024, 1'500, 2'048}) {
       const top_k_case what{.type = kStored[turn % std::size(kStored)],
                             .rows = 3'000,
                             .cols = cols,
@@ -473,7 +476,7 @@ TEST(TopKManyStops, OfValuesBesideMidpoints) {
                             .mode = mode.name,
                             .outputs = "values+i32",
                             .ragged = turn % 11 == 5 ? "borders" : "no",
-                            .distribution = "near_midpoints",
+                            .distribution = turn % 7 < 4 ? "near_midpoints" : "apart_by_eps",
                             .seed = turn};
       const matrix_data data = make_data(what);
       EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
@@ -487,12 +490,13 @@ TEST(TopKManyStops, OfValuesBesideMidpoints) {
 TEST(TopKManyStops, OfSeveralRowsInStep) {
   const std::optional<device> gpu = first_gpu();
   if (!gpu) GTEST_SKIP() << "no GPU";
-  constexpr std::string_view kSearched[] = {"eps_0", "eps_1e-4", "max_iter_4", "max_iter_8"};
-  constexpr std::string_view kDistributions[] = {"normal", "ties_90", "changing", "nan_in_tenth_row"};
+  constexpr std::string_view kSearched[] = {"eps_0", "eps_1e-4", "max_iter_4", "max_iter_8", "eps_1e-4", "eps_1e-4"};
+  constexpr std::string_view kDistributions[] = {"normal",           "ties_90",      "changing",
+                                                 "nan_in_tenth_row", "apart_by_eps", "apart_by_eps"};
   for (std::size_t i = 0; i < std::size(kSearched); ++i) {
     const top_k_case what{.type = value_type::f32,
                           .rows = 270'000,
-                          .cols = 160,
+                          .cols = i < 5 ? 160 : 256,
                           .k = 20,
                           .order = i % 2 == 0 ? order::smallest : order::largest,
                           .mode = kSearched[i],

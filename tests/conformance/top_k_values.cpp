@@ -154,6 +154,19 @@ void fill_near_midpoints(row_numbers& row, random_numbers& random) {
   for (const float extreme : {lower, upper})
     row.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(row.values.size())))] = extreme;
 }
+/// Every other value follows the one before it, in the order of one of the two, by what an eps of 1e-4 makes of the
+/// row's best, or by a last bit more or less: gaps just as wide as the bracket that a bisection ends with.
+void fill_apart_by_eps(row_numbers& row, random_numbers& random) {
+  fill_normal(row, random);
+  const auto [least, most] = std::minmax_element(row.values.begin(), row.values.end());
+  const float sign = random.one_in(2) ? 1.0f : -1.0f;
+  const float width = 1e-4f * std::fabs(static_cast<float>(sign > 0.0f ? *most : *least));
+  for (std::size_t i = 1; i < row.values.size(); i += 2) {
+    const float next = static_cast<float>(row.values[i - 1]) - sign * width;
+    constexpr float kBeyond[] = {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()};
+    row.values[i] = random.one_in(3) ? next : std::nextafter(next, kBeyond[random.below(2)]);
+  }
+}
 
 /// Long runs of rows of one kind, the same tie in all of a run, and between them rows of any kind: a kernel that learns
 /// from the rows before is right and wrong by turns.
@@ -210,6 +223,7 @@ constexpr named_fill kFills[] = {
     {"outliers", fill_outliers},
     {"any_exponent", fill_any_exponent},
     {"near_midpoints", fill_near_midpoints},
+    {"apart_by_eps", fill_apart_by_eps},
 };
 
 }  // namespace

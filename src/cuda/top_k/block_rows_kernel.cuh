@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       row_marks<typename share_type::bits> marks;
       const bool learns = learns_from(static_cast<int>(turn));
       if constexpr (!kPlain)
-        if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns, settled);
+        if (stops) marks = search_stopped_row<false>(group, args.search, row, share, guess, learns, settled);
       if (!settled) marks = search_row<kPlain>(group, args.search, row, share, shape, learns, settled);
       if (!settled) {
         marks = share.marks_of(find_border_by_keys(group, row, args.search.k, shape.at, args.search.deviations));
@@ -138,8 +138,10 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       }
     };
     bool found = false;
-    if constexpr (Kind == block_rows_kind::levelled)
-      found = trials.choose(group, args.search, row, share, shape, chosen, place);
+    if constexpr (Kind == block_rows_kind::levelled) {
+      no_gap nothing;
+      found = trials.choose(group, args.search, row, share, false, shape, chosen, place, nothing);
+    }
     if (!found) choose_by_search();
     write_row<false, kSorts ? kMostSortedByWarp : 0>(group, args.output, row, share, chosen, place, index, span.begin,
                                                      staged, [] { return false; });

@@ -24,6 +24,11 @@ class lane_group {
   __device__ __forceinline__ void sync() const { __syncwarp(); }
   /// Over all that run in step.
   __device__ __forceinline__ bool all(bool value) const { return __all_sync(kFullWarp, value); }
+  /// Over the group.
+  __device__ __forceinline__ bool every(bool value) const {
+    const unsigned others = __ballot_sync(kFullWarp, !value);
+    return (others >> (threadIdx.x % kWarp - rank()) & (kFullWarp >> (kWarp - Lanes))) == 0;
+  }
 
   __device__ __forceinline__ std::uint32_t sum(std::uint32_t value) const {
     if constexpr (Lanes == kWarp) {

@@ -4,15 +4,17 @@
 // of the numbers around that border it is, of fp32 values which of as many ranges; 0 if it is less, the last if it is
 // more. row_planes.cuh finds the level of the border. Nothing is guessed, and equal values need no search of their own:
 // of the values at the border the first in the order of columns are taken, where they may differ the best. Rows whose
-// border lies elsewhere are searched by row_search.cuh. History, 2^20 x 256, k 32, fp32: counts of numbers, 1,404
-// instructions for eight rows -> levels 1,068 -> the digits of a level by two bits at a time, so that lanes wait half
-// as often for each other.
+// border lies elsewhere are searched by row_search.cuh. The first row of a group has its border guessed from mean and
+// deviation, so that rows of one kind need no other search, nor the code of one, which no cache holds at first.
+// History, 2^20 x 256, k 32, fp32: counts of numbers, 1,404 instructions for eight rows -> levels 1,068 -> the digits
+// of a level by two bits at a time, so that lanes wait half as often for each other.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "core/plan.hpp"
+#include "cuda/top_k/row_gap.cuh"
 #include "cuda/top_k/row_planes.cuh"
 #include "cuda/top_k/row_search.cuh"
 
@@ -78,6 +80,7 @@ class value_window {
     memcpy(&word, &whole, sizeof word);
     return word;
   }
+  __device__ __forceinline__ std::uint32_t level(float x) const { return levels(x, x) & kLast; }
   /// Whether a level is neither that of all that is less nor that of all that is more.
   __device__ __forceinline__ bool holds(std::uint32_t level) const { return level - 1 < kLast - 1; }
   /// The middle of a level, less that of all.
@@ -163,42 +166,57 @@ __device__ __forceinline__ float settle_level(Group& group, level_border<Bits>& 
   return last;
 }
 
-/// choose_by_level of fp32.
-template <class Share, class Group>
+constexpr float kFirstWindow = 4.0f;  // so much wider, where a border is guessed by no row before
+
+/// choose_by_level of fp32. @param first whether no row of the group's came before.
+template <class Share, class Group, class Gap>
 __device__ __forceinline__ bool choose_by_value_level(Group& group, const search_plan& plan,
                                                       const staged_row<typename Share::stored>& row, const Share& share,
-                                                      row_shape& shape, typename Share::bits& chosen, int& place) {
+                                                      bool first, row_shape& shape, typename Share::bits& chosen,
+                                                      int& place, Gap& gap) {
   using bits = typename Share::bits;
-  const value_window window(shape.at, plan.window * near_reciprocal(shape.scale), plan.window_scale * shape.scale,
-                            row.negated);
+  const float scale = plan.window_scale * shape.scale * (first ? 1.0f / kFirstWindow : 1.0f);
+  const value_window window(shape.at, near_reciprocal(scale), scale, row.negated);
   if (!group.all(window.usable() && !shape.tied)) return false;
   std::uint32_t levels[Share::kValues / 2];
-  share.read_levels(levels, window);
+  float most = 0.0f;  // of all magnitudes, or more
+  if constexpr (Gap::kAsked) {
+    const auto read = [&](auto bound) {
+      share.read_levels(levels, window, [&](const auto& values) { bound.add(values); });
+      most = bound.of_all(group);
+    };
+    row.negated ? read(magnitude_bound<true>()) : read(magnitude_bound<false>());
+  } else {
+    share.read_levels(levels, window, [](const auto&) {});
+  }
   const level_planes<Share::kValues, value_window::kBits> planes(levels);
   auto border = find_level<bits>(group, planes, plan.k, share.there());
   const auto same = static_cast<int>(group.sum(static_cast<std::uint32_t>(count_marks(border.at))));
   if (!group.all(window.holds(border.level) && same - border.missing <= kMostRivals)) return false;
-  shape.at = __fmaf_rn(kLearning, window.away(border.level), shape.at);
+  shape.at = __fmaf_rn(first ? 1.0f : kLearning, window.away(border.level), shape.at);
+  const auto value_of = [&](bits marks) { return row.value(share.first_column() + first_mark(marks)); };
+  const bits at_border = Gap::kAsked ? share.ascending(border.at) : bits{0};
   if (group.all(same == border.missing)) {
     chosen = share.ascending(border.above | border.at);
     place = group.before(count_marks(chosen));
-    return true;
+  } else {
+    border.above = share.ascending(border.above);
+    border.at = share.ascending(border.at);
+    settle_level(group, border, same, false, true, value_of);
+    if (border.missing == 0) border.at = 0;
+    place_level(group, border, chosen, place);
   }
-  border.above = share.ascending(border.above);
-  border.at = share.ascending(border.at);
-  const auto value_of = [&](bits marks) { return row.value(share.first_column() + first_mark(marks)); };
-  settle_level(group, border, same, false, true, value_of);
-  if (border.missing == 0) border.at = 0;
-  place_level(group, border, chosen, place);
+  if constexpr (Gap::kAsked)
+    gap = find_gap(group, row, share, window, planes, border.level, at_border, chosen, plan.stop.eps, most);
   return true;
 }
 
 /// Chooses the k best of rows like those before, in the order of columns. All that run in step call it.
-/// @pre k is below the count. @param place where the thread's first one goes among the row's. @returns whether the
-/// borders of all their rows were found; else nothing has changed.
-template <class Share, class Group>
+/// @pre k is below the count. @param place where the thread's first one goes among the row's. @param gap gets what it
+/// asks for. @returns whether the borders of all their rows were found; else nothing has changed.
+template <class Share, class Group, class Gap>
 __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan& plan, const Share& share,
-                                                row_shape& shape, typename Share::bits& chosen, int& place) {
+                                                row_shape& shape, typename Share::bits& chosen, int& place, Gap& gap) {
   using stored = typename Share::stored;
   using bits = typename Share::bits;
   using window_type = number_window<stored>;
@@ -223,25 +241,36 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   border.above = share.ascending(border.above);
   border.at = share.ascending(border.at);
   place_level(group, border, chosen, place);
+  if constexpr (Gap::kAsked) {  // no other value is nearer than the number beside the border
+    const float number = window.number(border.level);
+    const float apart = fminf(number - window.number(border.level - 1), window.number(border.level + 1) - number);
+    gap = {number, apart > __fmul_rn(plan.stop.eps, fabsf(group.largest(numbers.most())))};
+  }
   return true;
 }
 
 /// When a group looks for borders among levels: where they lie too far apart for a window, not each time.
 class level_trials {
  public:
-  /// choose_by_level, if the rows are like those before and it is tried.
-  template <class Share, class Group>
+  /// choose_by_level, if it is tried: where the rows are like those before, or no row was before; then a look at them
+  /// tells where their borders may be. @param first whether no row was before.
+  template <class Share, class Group, class Gap>
   __device__ __forceinline__ bool choose(Group& group, const search_plan& plan,
-                                         const staged_row<typename Share::stored>& row, const Share& share,
-                                         row_shape& shape, typename Share::bits& chosen, int& place) {
-    if (!shape.steady || !tries()) return false;
+                                         const staged_row<typename Share::stored>& row, const Share& share, bool first,
+                                         row_shape& shape, typename Share::bits& chosen, int& place, Gap& gap) {
+    if (first) {
+      look_at_row(group, plan, row, share, shape);
+    } else if (!shape.steady || !tries()) {
+      return false;
+    }
     bool found;
     if constexpr (sizeof(typename Share::stored) == 4) {
-      found = choose_by_value_level(group, plan, row, share, shape, chosen, place);
+      found = choose_by_value_level(group, plan, row, share, first, shape, chosen, place, gap);
     } else {
-      found = choose_by_level(group, plan, share, shape, chosen, place);
+      found = choose_by_level(group, plan, share, shape, chosen, place, gap);
     }
-    waits_ = found ? 0 : min(2 * waits_ + 1, kMostWaits);
+    if (first) shape.steady = found;
+    waits_ = found || first ? 0 : min(2 * waits_ + 1, kMostWaits);
     left_ = waits_;
     return found;
   }

@@ -173,6 +173,18 @@ struct thread_numbers {
       return ((halves[0] | halves[0] >> 16) & 0xFFFFu) | (halves[1] | halves[1] >> 16) << 16;
     }
   }
+  /// The largest number.
+  __device__ __forceinline__ float most() const {
+    pair even = u[0];
+    pair odd = u[1];
+#pragma unroll
+    for (int i = 2; i < kWords * kPairs; i += 2) {
+      even = __hmax2(even, u[i]);
+      odd = __hmax2(odd, u[i + 1]);
+    }
+    const pair both = __hmax2(even, odd);
+    return fmaxf(__low2float(both), __high2float(both));
+  }
   /// The largest number below `limit`, or -inf.
   __device__ __forceinline__ float most_below(float limit) const {
     constexpr std::uint32_t kLowest = kWide ? 0xFF80FF80u : 0xFC00FC00u;  // -inf, twice

@@ -76,6 +76,20 @@ struct level_planes {
     }
     return level;
   }
+  /// Those whose level is no less.
+  template <class Marks>
+  __device__ __forceinline__ Marks reaching(std::uint32_t level) const {
+    std::uint32_t those[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; w++) those[w] = ~0u;
+#pragma unroll
+    for (int b = 0; b < Bits; b++) {
+      const std::uint32_t mask = (level >> b & 1) - 1;  // 0 where the bit is set
+#pragma unroll
+      for (int w = 0; w < kWords; w++) those[w] = (planes[w][b] & those[w]) | (mask & (planes[w][b] | those[w]));
+    }
+    return joined_words<Marks>(those);
+  }
 
  private:
   /// Word j gets a byte of each of the levels of values j, j + 8, j + 16 and j + 24.

@@ -207,6 +207,29 @@ struct row_shape {
   bool tied = false;  // they were numbers that many share
 };
 
+/// Guesses the border from a row's mean and deviation. All that run in step call it.
+template <class Share, class Group>
+__device__ __forceinline__ void look_at_row(Group& group, const search_plan& plan,
+                                            const staged_row<typename Share::stored>& row, const Share& share,
+                                            row_shape& shape) {
+  float mean = 0.0f;
+  float variance = 0.0f;
+  if constexpr (Group::kHasRoom) {
+    share.moments(group, mean, variance);
+  } else {
+    const float2 moments = moments_of<Share>(group, row, group.rank());
+    group.sync();
+    mean = moments.x;
+    variance = moments.y;
+  }
+  if (!isfinite(mean) || !isfinite(variance)) return;  // squares overflow, and the row before must do
+  constexpr float kLeast = 9.5e-7f;                    // of the mean's square: rounding leaves less of a constant row
+  variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
+  const float each = rsqrtf(variance);
+  shape.scale = plan.density * shape.slope * each;
+  shape.at = __fmaf_rn(shape.border, variance * each, row.negated ? -mean : mean);
+}
+
 /// Whether the turn-th of a group's rows tells it how close values lie.
 __device__ __forceinline__ bool learns_from(int turn) { return turn < 8 || turn % 4 == 0; }
 
@@ -221,25 +244,6 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_row(Group& gro
   using kind = thread_numbers<typename Share::stored, Share::kValues>;
   const bool takes_all = !Plain && row.count <= plan.k;
   kind numbers;
-  const auto look = [&] {
-    float mean = 0.0f;
-    float variance = 0.0f;
-    if constexpr (Group::kHasRoom) {
-      share.moments(group, mean, variance);
-    } else {
-      const float2 moments = moments_of<Share>(group, row, group.rank());
-      group.sync();
-      mean = moments.x;
-      variance = moments.y;
-    }
-    if (isfinite(mean) && isfinite(variance)) {  // else squares overflow, and the row before must do
-      constexpr float kLeast = 9.5e-7f;          // of the mean's square: rounding leaves less of a constant row
-      variance = fmaxf(variance, fmaxf(mean * mean * kLeast, 1e-30f));
-      const float each = rsqrtf(variance);
-      shape.scale = plan.density * shape.slope * each;
-      shape.at = __fmaf_rn(shape.border, variance * each, row.negated ? -mean : mean);
-    }
-  };
   float at = 0.0f;      // where the search begins, as a number
   float offset = 0.0f;  // of fp32 numbers
   float beyond = 0.0f;
@@ -251,7 +255,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_row(Group& gro
   number_border border;
 #pragma unroll 1
   for (;;) {
-    if (!steady) look();
+    if (!steady) look_at_row(group, plan, row, share, shape);
     if constexpr (kind::kMapped) {
       offset = -shape.at * shape.scale;
       share.read(numbers, row.negated ? -shape.scale : shape.scale, offset);

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "cuda/device/shared_memory.cuh"
 #include "cuda/top_k/row_numbers.cuh"
 #include "cuda/top_k/row_parts.cuh"
 
@@ -320,13 +321,14 @@ class row_share {
     numbers.keep_only(present());
   }
 
-  /// fp32: two a word, also of columns that are not there.
-  template <class Window>
-  __device__ __forceinline__ void read_levels(std::uint32_t (&levels)[Values / 2], const Window& window) const {
+  /// fp32: two a word, also of columns that are not there. Calls f(values) for each unit; not negated.
+  template <class Window, class F>
+  __device__ __forceinline__ void read_levels(std::uint32_t (&levels)[Values / 2], const Window& window, F f) const {
 #pragma unroll
     for (unsigned i = 0; i < kUnits; i++) {
       float values[kUnit];
       widen_unit<Stored>(unit(i), values);
+      f(values);
 #pragma unroll
       for (unsigned c = 0; c < kUnit; c += 2) levels[(kUnit * i + c) / 2] = window.levels(values[c], values[c + 1]);
     }
@@ -407,6 +409,26 @@ class row_share {
       f(values);
     });
   }
+  /// Calls f(i, values) for each unit, of columns from i x kUnit on, with the row's first ones in the place of those
+  /// that are not there: in a loop, for what few rows need is sooner fetched if it is short.
+  template <class F>
+  __device__ __forceinline__ void visit_units_by_turns(F f) const {
+    static_assert(WholeUnits);
+    const std::uint32_t sign = row_.negated ? core::kSignBit : 0u;
+    const std::uint32_t row = shared_address(row_.bytes);
+    const std::uint32_t own = row + first_ * static_cast<int>(sizeof(Stored));
+    constexpr unsigned kStep = kUnits <= 8 ? kUnits : 2;
+#pragma unroll kStep
+    for (unsigned i = 0; i < kUnits; i++) {
+      const unsigned at = units_.number(i);
+      const bool there = first_ + static_cast<int>(at * kUnit) < row_.count;
+      float values[kUnit];
+      widen_unit<Stored>(load_shared<uint4>(there ? own + at * 16 : row), values);
+#pragma unroll
+      for (float& value : values) value = __uint_as_float(__float_as_uint(value) ^ sign);
+      f(at, values);
+    }
+  }
   /// Those better than a number that is finite and not -0, NaN not. Adds all that are there to `ends`, and to the least
   /// of their bits; not negated.
   __device__ __forceinline__ bits above_among(float than, float_ends& ends, std::uint32_t& least_bits) const {
@@ -457,6 +479,11 @@ class row_share {
   __device__ __forceinline__ bits above(float than) const {
     const bits marks = marks_of_signs(row_.negated ? 1.0f : -1.0f, than, [](unsigned, auto&) {});
     return whole() ? marks : marks & present();
+  }
+  /// The columns that are there, ascending.
+  __device__ __forceinline__ bits present_ascending() const {
+    const int there = row_.count - first_;
+    return there >= Values ? kEvery : (bits{1} << max(there, 0)) - 1;
   }
   /// The columns that are there.
   __device__ __forceinline__ bits present() const {

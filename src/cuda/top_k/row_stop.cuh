@@ -7,11 +7,11 @@
 // its upper end, whatever was passed on the way; and where exactly k values reach any midpoint, they are the result.
 // Steps: the extremes -> up to eight: the cell and its marks -> else a guess from the rows before -> for many steps:
 // the border between two levels (row_levels.cuh; blocks: between 16-bit numbers), a bound that is proved; for an eps
-// the border itself, from which the path follows -> the path -> counts at its ends until both are proved -> marks. A
-// count that refutes a guess tells by how many values it was off. After a few guesses the bisection's own midpoints are
-// counted.
-// Limit: as in warp_rows_kernel.cuh; measured share: docs/kernels.md.
-// History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths 0.369 and 0.561
+// the border itself, from which the path follows (rows that row_eps.cuh does not take) -> the path -> counts at its
+// ends until both are proved -> marks. A count that refutes a guess tells by how many values it was off. After a few
+// guesses the bisection's own midpoints are counted. Limit: as in warp_rows_kernel.cuh; measured share:
+// docs/kernels.md. History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths
+// 0.369 and 0.561
 // -> numbers first, for eight steps 0.488 -> a path is followed anew only where a count refutes it, more than k marks
 // are written, but none behind the k-th 0.348 and 0.463 -> places of units kept 0.338 and 0.452 -> levels instead of
 // numbers, for eight steps 0.400 -> cells, four rows a warp 0.318 and 0.343. The exact search: 0.319.
@@ -275,7 +275,7 @@ __device__ __forceinline__ number_range narrow_by_numbers(Group& group, const St
 /// @param width of the levels, around `at` at first
 template <class Share, class Group, class StopValues>
 __device__ __forceinline__ level_found<typename Share::bits> find_by_levels(Group& group, const StopValues& values,
-                                                                            const Share& share, const search_plan& plan,
+                                                                            const Share& share, int k, bool by_eps,
                                                                             float at, float width, bool open) {
   using bits = typename Share::bits;
   const float scale = near_reciprocal(width);
@@ -286,10 +286,10 @@ __device__ __forceinline__ level_found<typename Share::bits> find_by_levels(Grou
     std::uint32_t levels[Share::kValues / 2];
     values.map(levels, window);
     const level_planes<Share::kValues, value_window::kBits> planes(levels);
-    auto border = find_level<bits>(group, planes, plan.k);
+    auto border = find_level<bits>(group, planes, k);
     const auto same = static_cast<int>(group.sum(static_cast<std::uint32_t>(count_marks(border.at))));
     open = open && window.usable();
-    const bool settles = plan.stop.by_eps && open && window.holds(border.level) && same <= kMostRivals;
+    const bool settles = by_eps && open && window.holds(border.level) && same <= kMostRivals;
     if (open && border.level > 0) {
       found.low = window.least_of(border.level);
       found.over = static_cast<float>(same - border.missing);
@@ -298,7 +298,7 @@ __device__ __forceinline__ level_found<typename Share::bits> find_by_levels(Grou
       found.high = window.beyond(border.level);
       found.under = static_cast<float>(-border.missing);
     }
-    if (plan.stop.by_eps) {
+    if (by_eps) {
       const auto value_of = [&](bits marks) { return share.first_of(marks); };
       const float last = settle_level(group, border, same, true, settles, value_of);
       float next = window.beyond(planes.largest(values.there() & ~(border.above | border.at)));
@@ -320,15 +320,20 @@ __device__ __forceinline__ level_found<typename Share::bits> find_by_levels(Grou
 
 /// Marks what an early stop selects of a row. All that run in step call it.
 /// Algorithm 2's result are the first k of the marks; no marks fill up then.
-/// @param learns whether to learn where borders lie. @param settled whether the marks are right: a row that holds NaN
-/// or an infinity takes the exact path, and all its columns are marked.
-template <class Share, class Group>
+/// @tparam ByCount the stop is of so many steps. @param learns whether to learn where borders lie. @param settled
+/// whether the marks are right: a row that holds NaN or an infinity takes the exact path, and all its columns are
+/// marked.
+template <bool ByCount, class Share, class Group>
 __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
     Group& group, const search_plan& plan, const staged_row<typename Share::stored>& row, const Share& share,
     stop_guess& guess, bool learns, bool& settled) {
   using bits = typename Share::bits;
   constexpr bool kByLevels = !Group::kIsBlock;  // of which each count would be a meeting
-  const early_stop& stop = plan.stop;
+  early_stop stop = plan.stop;
+  if constexpr (ByCount) {
+    stop.by_eps = false;
+    stop.by_count = true;
+  }
   const stop_values<Share, Group::kHasRoom || (Share::kValues <= 32)> values(share);
   float_ends ends = values.ends();
   ends.join(group);
@@ -381,7 +386,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
   stop_bracket bracket{};
   if constexpr (kByLevels) {
     if (stop.by_eps || stop.max_iter >= kLevelSteps) {
-      const auto border = find_by_levels(group, values, share, plan, at, plan.window * each, open);
+      const auto border = find_by_levels(group, values, share, plan.k, stop.by_eps, at, plan.window * each, open);
       if (border.known) {
         bracket.low = lower;
         bracket.high = upper;

@@ -6,10 +6,10 @@
 // before were, and a few counts are enough.
 //
 // Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; rows like those before: row_levels.cuh; early
-// stops: row_stop.cuh) -> choose and write (row_output.cuh). fp32 rows of more than 1,024 columns list the few
-// that may be among the best, and search these (row_candidates.cuh); so do sorted ones of 16 bits, where k is small.
-// Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied by the
-// lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// stops: row_stop.cuh; an eps: row_eps.cuh) -> choose and write (row_output.cuh). fp32 rows of more than 1,024 columns
+// list the few that may be among the best, and search these (row_candidates.cuh); so do sorted ones of 16 bits, where k
+// is small. Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied
+// by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 //
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
@@ -36,6 +36,7 @@
 #include "cuda/runtime/launch.cuh"
 #include "cuda/top_k/row_apart.cuh"
 #include "cuda/top_k/row_candidates.cuh"
+#include "cuda/top_k/row_eps.cuh"
 #include "cuda/top_k/row_levels.cuh"
 #include "cuda/top_k/row_output.cuh"
 #include "cuda/top_k/row_queue.cuh"
@@ -61,7 +62,6 @@ struct warp_args {
   candidate_plan candidates;
   bool wraps;     // see row_share
   bool together;  // see write_together
-  bool levelled;  // rows are enough to pay for the code of levels, which no cache holds at first
 };
 
 /// What else there is costs instructions that count here, so that the common requests have kernels of their own.
@@ -70,17 +70,18 @@ enum class warp_rows_kind : std::uint8_t {
   sorted,  // the same, best first
   plain,   // as packed, of rows that begin anywhere
   plain_sorted,  // the same, best first
-  early,         // as packed, with an early stop or any k
+  eps,           // as packed, with an eps: searched exactly, and then looked at
+  early,         // as packed, with no more than so many steps, or any k
   any
 };
 
-/// Exact, with k below the count: what most requests ask for.
-constexpr bool is_plain(warp_rows_kind kind) { return kind <= warp_rows_kind::plain_sorted; }
+/// Searched exactly, with k below the count: what most requests ask for.
+constexpr bool is_plain(warp_rows_kind kind) { return kind <= warp_rows_kind::eps; }
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short. 16-bit rows
 /// have levels instead; of sorted ones, a short list is sorted sooner than what levels choose.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
-constexpr bool kLists = is_plain(Kind) && (Lanes == kWarp) && (Values > 32) &&
+constexpr bool kLists = is_plain(Kind) && Kind != warp_rows_kind::eps && (Lanes == kWarp) && (Values > 32) &&
                         (sizeof(Stored) == 4 || Kind == warp_rows_kind::sorted);
 
 /// Kernels that look for borders among levels.
@@ -113,7 +114,8 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kind>()), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
-  constexpr bool kPacked = Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::early;
+  constexpr bool kPacked =
+      Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::eps || Kind == warp_rows_kind::early;
   constexpr bool kPlain = is_plain(Kind);
   constexpr bool kSimple = Kind != warp_rows_kind::any;
   constexpr int kSorted = most_sorted(Kind);
@@ -218,7 +220,9 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
       bool settled = false;
       row_marks<typename share_type::bits> marks;
       if constexpr (!kPlain)
-        if (stops) marks = search_stopped_row(group, args.search, row, share, guess, learns_from(turn), settled);
+        if (stops)
+          marks = search_stopped_row<(Kind == warp_rows_kind::early)>(group, args.search, row, share, guess,
+                                                                      learns_from(turn), settled);
       if constexpr (Kind != warp_rows_kind::early) {
         if (!stops || !group.all(settled)) {
           bool found = false;
@@ -229,7 +233,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
       }
       const int best = kPlain ? args.search.k : min(args.search.k, row.count);
       chosen = share.ascending(marks.sure);
-      if (group.all(marks.chosen || (kLimits && !args.search.stop.by_eps))) {  // most rows
+      if (group.all(marks.chosen || kLimits)) {  // most rows
         place = group.before(count_marks(chosen));
       } else {
         if constexpr (Kind != warp_rows_kind::early)
@@ -253,9 +257,19 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     typename share_type::bits chosen = 0;
     int place = 0;
     bool found = false;
+    std::conditional_t<Kind == warp_rows_kind::eps, eps_gap, no_gap> gap;
     if constexpr (kHasLevels<Stored, Values, Lanes, Kind>)
-      if (args.levelled) found = trials.choose(group, args.search, row, share, shape, chosen, place);
+      found = trials.choose(group, args.search, row, share, turn == 0, shape, chosen, place, gap);
     if (!found) choose_by_search(chosen, place);
+    if constexpr (Kind == warp_rows_kind::eps) {
+      if (!group.all(found && gap.wide)) {
+        const auto choice =
+            choose_by_eps<share_type, Lanes>(args.search, row, found && gap.wide, {chosen, place}, gap.border, found);
+        chosen = choice.chosen;
+        place = choice.place;
+        units.renew();
+      }
+    }
     write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
       if constexpr (kGroups > 1 && kSimple) {
         if (!args.together) return false;
@@ -314,8 +328,6 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t slots =
       std::min(warps + std::max(waiting, std::int64_t{1}), (room - warps * staged_each) / args.stage_bytes);
   args.slots = static_cast<std::uint32_t>(slots);
-  constexpr std::int64_t kSharesOfWarp = 3;
-  args.levelled = sizeof(Stored) == 2 || shares >= kSharesOfWarp * warps * blocks;
   args.shares_each = static_cast<std::uint32_t>(shares / blocks);
   args.shares_over = static_cast<std::uint32_t>(shares % blocks);
   const launch_shape how{.grid = dim3(static_cast<unsigned>(blocks)),
@@ -362,7 +374,8 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if constexpr (kPlain)
         if (columns <= 192 && enough(kRowsOf48))
           return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
-      if constexpr (Kind != warp_rows_kind::packed && (Kind != warp_rows_kind::early || sizeof(Stored) == 2))
+      constexpr bool kOneByLevels = Kind == warp_rows_kind::packed || Kind == warp_rows_kind::eps;
+      if constexpr (!kOneByLevels && (Kind != warp_rows_kind::early || sizeof(Stored) == 2))
         if (columns <= 256 && enough(kRowsOf64))
           return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     }
@@ -401,6 +414,7 @@ inline warp_rows_kind kind_of(const warp_args& args) {
   const bool sorts = args.output.sort_size > 1;
   if (args.stage.mode == stage_mode::by_threads || args.output.out.mask || (!exact && (sorts || !packed)))
     return kind::any;
+  if (args.search.stop.by_eps) return args.search.k < args.request.matrix.cols ? kind::eps : kind::any;
   if (!exact) return kind::early;
   if (packed) return sorts ? kind::sorted : kind::packed;
   return sorts ? kind::plain_sorted : kind::plain;

@@ -1,6 +1,6 @@
 // Row-wise top k of short rows: the kinds of the kernel that may write the best first.
 #include "cuda/top_k/warp_rows_kernel.cuh"
-#include "cuda/top_k/warp_rows_sorted.hpp"
+#include "cuda/top_k/warp_rows_kinds.hpp"
 
 namespace shortlist::cuda {
 

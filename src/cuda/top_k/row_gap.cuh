@@ -1,0 +1,87 @@
+// Whether an eps leaves the exact result of a row as it is.
+//
+// Algorithm 1 halves a bracket that holds the k-th best and takes what reaches its upper end and, in the order of
+// columns, what lies within. It ends when no more than `width` is left, eps times the row's largest magnitude. As long
+// as the k-th best and the next are both within, the bracket is wider than the gap between them; so a gap of more than
+// the width has a midpoint in it, which exactly k values reach. And where several equal the k-th best, but no other
+// value is within the width, the bracket ends with nothing else inside. Either way the result is the exact one.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/top_k/row_planes.cuh"
+#include "cuda/top_k/row_share.cuh"
+
+namespace shortlist::cuda {
+
+/// What an exact search tells besides: nothing.
+struct no_gap {
+  static constexpr bool kAsked = false;
+};
+
+/// The k-th best of a row, and whether the gap around it is surely wider than an eps.
+struct eps_gap {
+  static constexpr bool kAsked = true;
+  float border;
+  bool wide;
+};
+
+/// The largest magnitude of values, or more; of those that count with the other sign, if `Negated`.
+template <bool Negated>
+class magnitude_bound {
+ public:
+  /// By their bits, three operands an instruction: of numbers below 0, the larger bits are farther from 0.
+  template <int Count>
+  __device__ __forceinline__ void add(const float (&values)[Count]) {
+    static_assert(Count % 2 == 0);
+#pragma unroll
+    for (int i = 0; i < Count; i += 2) {
+      if constexpr (Negated) {
+        bits_ = __vimax3_u32(bits_, __float_as_uint(values[i]), __float_as_uint(values[i + 1]));
+      } else {
+        const int most =
+            __vimax3_s32(static_cast<int>(bits_), __float_as_int(values[i]), __float_as_int(values[i + 1]));
+        bits_ = static_cast<std::uint32_t>(most);
+      }
+    }
+  }
+  /// All that run in step call it.
+  template <class Group>
+  __device__ __forceinline__ float of_all(Group& group) const {
+    return fabsf(__uint_as_float(group.largest(bits_ ^ kLeast) ^ kLeast));
+  }
+
+ private:
+  static constexpr std::uint32_t kLeast = Negated ? 0 : core::kSignBit;
+  std::uint32_t bits_ = kLeast;
+};
+
+/// The least number that may be within eps x `most` of the border, as a bisection rounds both: what is less is farther.
+__device__ __forceinline__ float least_within(float border, float eps, float most) {
+  constexpr float kMore = 1.0f + 0x1p-22f;
+  return __fsub_rd(border, __fmul_ru(__fmul_ru(eps, most), kMore));
+}
+
+/// The gap of a row whose k best were chosen by levels. All that run in step call it. @param level of the k-th best.
+/// @param at those at that level. @param chosen ascending, as `at` is. @param most of all magnitudes, or more
+template <class Share, class Group, class Window, class Planes>
+__device__ __forceinline__ eps_gap find_gap(Group& group, const staged_row<typename Share::stored>& row,
+                                            const Share& share, const Window& window, const Planes& planes,
+                                            std::uint32_t level, typename Share::bits at, typename Share::bits chosen,
+                                            float eps, float most) {
+  using bits = typename Share::bits;
+  const auto value_of = [&](bits marks) { return row.value(share.first_column() + first_mark(marks)); };
+  float last = INFINITY;
+  for (bits left = at & chosen; left != 0; left &= left - 1) last = fminf(last, value_of(left));
+  const float border = -group.largest(-last);
+  const float least = least_within(border, eps, most);
+  const std::uint32_t least_level = window.level(row.negated ? -least : least);
+  bits near = at & ~chosen;
+  if (!group.all(least_level == level))
+    near = share.ascending(planes.template reaching<bits>(least_level) & share.there()) & ~chosen;
+  bool wide = least_level > 0;
+  for (; near != 0 && wide; near &= near - 1) wide = value_of(near) < least;
+  return {border, group.every(wide)};
+}
+
+}  // namespace shortlist::cuda
