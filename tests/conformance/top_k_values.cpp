@@ -155,9 +155,14 @@ void fill_near_midpoints(row_numbers& row, random_numbers& random) {
     row.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(row.values.size())))] = extreme;
 }
 /// Every other value follows the one before it, in the order of one of the two, by what an eps of 1e-4 makes of the
-/// row's best, or by a last bit more or less: gaps just as wide as the bracket that a bisection ends with.
+/// row's best, or by a last bit more or less: gaps just as wide as the bracket that a bisection ends with. All values
+/// of some rows are below 0.
 void fill_apart_by_eps(row_numbers& row, random_numbers& random) {
+  constexpr double kBelowZero = -8.0;
   fill_normal(row, random);
+  if (random.one_in(3)) {
+    for (double& value : row.values) value += kBelowZero;
+  }
   const auto [least, most] = std::minmax_element(row.values.begin(), row.values.end());
   const float sign = random.one_in(2) ? 1.0f : -1.0f;
   const float width = 1e-4f * std::fabs(static_cast<float>(sign > 0.0f ? *most : *least));

@@ -26,11 +26,12 @@ struct eps_gap {
   bool wide;
 };
 
-/// The largest magnitude of values, or more; of those that count with the other sign, if `Negated`.
+/// No less than the largest of numbers, if that is not below 0; of their negatives, if `Negated`. More numbers than a
+/// row has make it larger at most.
 template <bool Negated>
-class magnitude_bound {
+class upper_bound {
  public:
-  /// By their bits, three operands an instruction: of numbers below 0, the larger bits are farther from 0.
+  /// By their bits, three operands an instruction.
   template <int Count>
   __device__ __forceinline__ void add(const float (&values)[Count]) {
     static_assert(Count % 2 == 0);
@@ -45,7 +46,7 @@ class magnitude_bound {
       }
     }
   }
-  /// All that run in step call it.
+  /// NaN if one may be among them. All that run in step call it.
   template <class Group>
   __device__ __forceinline__ float of_all(Group& group) const {
     return fabsf(__uint_as_float(group.largest(bits_ ^ kLeast) ^ kLeast));
@@ -56,25 +57,33 @@ class magnitude_bound {
   std::uint32_t bits_ = kLeast;
 };
 
-/// The least number that may be within eps x `most` of the border, as a bisection rounds both: what is less is farther.
-__device__ __forceinline__ float least_within(float border, float eps, float most) {
+/// The larger of two numbers that are not below 0, or NaN.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  return __int_as_float(max(__float_as_int(a), __float_as_int(b)));
+}
+
+/// The least number that may be within eps x |the row's largest| of the border, as a bisection rounds both: what is
+/// less is farther. @param upper no less than the largest, if that is not below 0; else the border is farther from 0
+/// than it
+__device__ __forceinline__ float least_within(float border, float eps, float upper) {
   constexpr float kMore = 1.0f + 0x1p-22f;
+  const float most = larger_or_nan(upper, fabsf(border));
   return __fsub_rd(border, __fmul_ru(__fmul_ru(eps, most), kMore));
 }
 
 /// The gap of a row whose k best were chosen by levels. All that run in step call it. @param level of the k-th best.
-/// @param at those at that level. @param chosen ascending, as `at` is. @param most of all magnitudes, or more
+/// @param at those at that level. @param chosen ascending, as `at` is. @param upper see least_within.
 template <class Share, class Group, class Window, class Planes>
 __device__ __forceinline__ eps_gap find_gap(Group& group, const staged_row<typename Share::stored>& row,
                                             const Share& share, const Window& window, const Planes& planes,
                                             std::uint32_t level, typename Share::bits at, typename Share::bits chosen,
-                                            float eps, float most) {
+                                            float eps, float upper) {
   using bits = typename Share::bits;
   const auto value_of = [&](bits marks) { return row.value(share.first_column() + first_mark(marks)); };
   float last = INFINITY;
   for (bits left = at & chosen; left != 0; left &= left - 1) last = fminf(last, value_of(left));
   const float border = -group.largest(-last);
-  const float least = least_within(border, eps, most);
+  const float least = least_within(border, eps, upper);
   const std::uint32_t least_level = window.level(row.negated ? -least : least);
   bits near = at & ~chosen;
   if (!group.all(least_level == level))

@@ -179,13 +179,13 @@ __device__ __forceinline__ bool choose_by_value_level(Group& group, const search
   const value_window window(shape.at, near_reciprocal(scale), scale, row.negated);
   if (!group.all(window.usable() && !shape.tied)) return false;
   std::uint32_t levels[Share::kValues / 2];
-  float most = 0.0f;  // of all magnitudes, or more
+  float upper = 0.0f;
   if constexpr (Gap::kAsked) {
     const auto read = [&](auto bound) {
       share.read_levels(levels, window, [&](const auto& values) { bound.add(values); });
-      most = bound.of_all(group);
+      upper = bound.of_all(group);
     };
-    row.negated ? read(magnitude_bound<true>()) : read(magnitude_bound<false>());
+    row.negated ? read(upper_bound<true>()) : read(upper_bound<false>());
   } else {
     share.read_levels(levels, window, [](const auto&) {});
   }
@@ -207,7 +207,7 @@ __device__ __forceinline__ bool choose_by_value_level(Group& group, const search
     place_level(group, border, chosen, place);
   }
   if constexpr (Gap::kAsked)
-    gap = find_gap(group, row, share, window, planes, border.level, at_border, chosen, plan.stop.eps, most);
+    gap = find_gap(group, row, share, window, planes, border.level, at_border, chosen, plan.stop.eps, upper);
   return true;
 }
 
