@@ -1,10 +1,10 @@
 // Whether an eps leaves the exact result of a row as it is.
 //
 // Algorithm 1 halves a bracket that holds the k-th best and takes what reaches its upper end and, in the order of
-// columns, what lies within. It ends when no more than `width` is left, eps times the magnitude of the row's largest. As long
-// as the k-th best and the next are both within, the bracket is wider than the gap between them; so a gap of more than
-// the width has a midpoint in it, which exactly k values reach. And where several equal the k-th best, but no other
-// value is within the width, the bracket ends with nothing else inside. Either way the result is the exact one.
+// columns, what lies within. It ends when no more than `width` is left, eps times the magnitude of the row's largest.
+// As long as the k-th best and the next are both within, the bracket is wider than the gap between them; so a gap of
+// more than the width has a midpoint in it, which exactly k values reach. And where several equal the k-th best, but no
+// other value is within the width, the bracket ends with nothing else inside. Either way the result is the exact one.
 #pragma once
 
 #include <cstdint>
