@@ -7,11 +7,11 @@
 // its upper end, whatever was passed on the way; and where exactly k values reach any midpoint, they are the result.
 // Steps: the extremes -> up to eight: the cell and its marks -> else a guess from the rows before -> for many steps:
 // the border between two levels (row_levels.cuh; blocks: between 16-bit numbers), a bound that is proved; for an eps
-// the border itself, from which the path follows (rows that row_eps.cuh does not take) -> the path -> counts at its
+// of rows that row_eps.cuh does not take the border itself, from which the path follows -> the path -> counts at its
 // ends until both are proved -> marks. A count that refutes a guess tells by how many values it was off. After a few
-// guesses the bisection's own midpoints are counted. Limit: as in warp_rows_kernel.cuh; measured share:
-// docs/kernels.md. History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths
-// 0.369 and 0.561
+// guesses the bisection's own midpoints are counted.
+// Limit: as in warp_rows_kernel.cuh; measured share: docs/kernels.md.
+// History, 2^20 x 256, k 32, 4 and 8 steps: every midpoint counted 0.411 and 0.567 ms -> guessed paths 0.369 and 0.561
 // -> numbers first, for eight steps 0.488 -> a path is followed anew only where a count refutes it, more than k marks
 // are written, but none behind the k-th 0.348 and 0.463 -> places of units kept 0.338 and 0.452 -> levels instead of
 // numbers, for eight steps 0.400 -> cells, four rows a warp 0.318 and 0.343. The exact search: 0.319.
