@@ -24,8 +24,8 @@ void launch(const core::top_k_request& request, int multiprocessors) {
 }
 
 constexpr timed_shape kShape{.most_columns = SHORTLIST_SHAPE_VALUES * SHORTLIST_SHAPE_LANES,
-                             .whole_units = kKind <= kind::sorted || kKind == kind::eps || kKind == kind::early,
-                             .exact = cuda::is_plain(kKind) && kKind != kind::eps,
+                             .whole_units = cuda::is_packed(kKind),
+                             .exact = cuda::is_exact(kKind),
                              .sorts = kKind == kind::sorted || kKind == kind::plain_sorted,
                              .launch = launch};
 

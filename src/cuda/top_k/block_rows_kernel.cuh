@@ -138,10 +138,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       }
     };
     bool found = false;
-    if constexpr (Kind == block_rows_kind::levelled) {
-      no_gap nothing;
-      found = trials.choose(group, args.search, row, share, false, shape, chosen, place, nothing);
-    }
+    if constexpr (Kind == block_rows_kind::levelled)
+      found = trials.choose(group, args.search, row, share, shape, chosen, place);
     if (!found) choose_by_search();
     write_row<false, kSorts ? kMostSortedByWarp : 0>(group, args.output, row, share, chosen, place, index, span.begin,
                                                      staged, [] { return false; });

@@ -66,8 +66,7 @@ __device__ __noinline__ row_choice<typename Share::bits> choose_exactly(const se
   row_shape shape = known.shape;
   level_trials trials = known.trials;
   row_choice<typename Share::bits> choice;
-  no_gap nothing;
-  const bool found = trials.choose(group, plan, row, share, false, shape, choice.chosen, choice.place, nothing);
+  const bool found = trials.choose(group, plan, row, share, shape, choice.chosen, choice.place);
   known = {shape, trials};
   if (!found) return search_exactly<Share, Lanes>(plan, row, settled, before, &known.shape);
   return settled ? before : choice;

@@ -79,9 +79,8 @@ __device__ __forceinline__ eps_gap find_gap(Group& group, const staged_row<typen
                                             std::uint32_t level, typename Share::bits at, typename Share::bits chosen,
                                             float eps, float upper) {
   using bits = typename Share::bits;
-  const auto value_of = [&](bits marks) { return row.value(share.first_column() + first_mark(marks)); };
   float last = INFINITY;
-  for (bits left = at & chosen; left != 0; left &= left - 1) last = fminf(last, value_of(left));
+  for (bits left = at & chosen; left != 0; left &= left - 1) last = fminf(last, share.first_of_ascending(left));
   const float border = -group.largest(-last);
   const float least = least_within(border, eps, upper);
   const std::uint32_t least_level = window.level(row.negated ? -least : least);
@@ -89,7 +88,7 @@ __device__ __forceinline__ eps_gap find_gap(Group& group, const staged_row<typen
   if (!group.all(least_level == level))
     near = share.ascending(planes.template reaching<bits>(least_level) & share.there()) & ~chosen;
   bool wide = least_level > 0;
-  for (; near != 0 && wide; near &= near - 1) wide = value_of(near) < least;
+  for (; near != 0 && wide; near &= near - 1) wide = share.first_of_ascending(near) < least;
   return {border, group.every(wide)};
 }
 

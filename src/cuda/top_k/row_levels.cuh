@@ -194,7 +194,6 @@ __device__ __forceinline__ bool choose_by_value_level(Group& group, const search
   const auto same = static_cast<int>(group.sum(static_cast<std::uint32_t>(count_marks(border.at))));
   if (!group.all(window.holds(border.level) && same - border.missing <= kMostRivals)) return false;
   shape.at = __fmaf_rn(first ? 1.0f : kLearning, window.away(border.level), shape.at);
-  const auto value_of = [&](bits marks) { return row.value(share.first_column() + first_mark(marks)); };
   const bits at_border = Gap::kAsked ? share.ascending(border.at) : bits{0};
   if (group.all(same == border.missing)) {
     chosen = share.ascending(border.above | border.at);
@@ -202,7 +201,7 @@ __device__ __forceinline__ bool choose_by_value_level(Group& group, const search
   } else {
     border.above = share.ascending(border.above);
     border.at = share.ascending(border.at);
-    settle_level(group, border, same, false, true, value_of);
+    settle_level(group, border, same, false, true, [&](bits marks) { return share.first_of_ascending(marks); });
     if (border.missing == 0) border.at = 0;
     place_level(group, border, chosen, place);
   }
@@ -273,6 +272,15 @@ class level_trials {
     waits_ = found || first ? 0 : min(2 * waits_ + 1, kMostWaits);
     left_ = waits_;
     return found;
+  }
+
+  /// The same of rows of which others were before, for requests that ask for nothing more.
+  template <class Share, class Group>
+  __device__ __forceinline__ bool choose(Group& group, const search_plan& plan,
+                                         const staged_row<typename Share::stored>& row, const Share& share,
+                                         row_shape& shape, typename Share::bits& chosen, int& place) {
+    no_gap nothing;
+    return choose(group, plan, row, share, false, shape, chosen, place, nothing);
   }
 
  private:

@@ -376,6 +376,10 @@ class row_share {
                        v % static_cast<int>(kUnit);
     return row_.value(wraps() && column < 0 ? column + kHeld : column);
   }
+  /// The same of ascending marks.
+  __device__ __forceinline__ float first_of_ascending(bits marks) const {
+    return row_.value(first_column() + first_mark(marks));
+  }
   __device__ __forceinline__ float first_value() const { return row_.value(0); }
   /// All values; in the place of a column that is not there the row's first value.
   __device__ __forceinline__ void read_values(float (&values)[Values]) const {

@@ -75,13 +75,19 @@ enum class warp_rows_kind : std::uint8_t {
   any
 };
 
-/// Searched exactly, with k below the count: what most requests ask for.
-constexpr bool is_plain(warp_rows_kind kind) { return kind <= warp_rows_kind::eps; }
+/// With k below the count, and no early stop: what most requests ask for.
+constexpr bool is_exact(warp_rows_kind kind) { return kind <= warp_rows_kind::plain_sorted; }
+/// Searched as exact ones are.
+constexpr bool is_plain(warp_rows_kind kind) { return is_exact(kind) || kind == warp_rows_kind::eps; }
+/// Of whole rows behind each other, at multiples of 16 bytes.
+constexpr bool is_packed(warp_rows_kind kind) {
+  return kind <= warp_rows_kind::sorted || kind == warp_rows_kind::eps || kind == warp_rows_kind::early;
+}
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short. 16-bit rows
 /// have levels instead; of sorted ones, a short list is sorted sooner than what levels choose.
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
-constexpr bool kLists = is_plain(Kind) && Kind != warp_rows_kind::eps && (Lanes == kWarp) && (Values > 32) &&
+constexpr bool kLists = is_exact(Kind) && (Lanes == kWarp) && (Values > 32) &&
                         (sizeof(Stored) == 4 || Kind == warp_rows_kind::sorted);
 
 /// Kernels that look for borders among levels.
@@ -114,8 +120,7 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kind>()), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
   constexpr int kGroups = kWarp / Lanes;
-  constexpr bool kPacked =
-      Kind <= warp_rows_kind::sorted || Kind == warp_rows_kind::eps || Kind == warp_rows_kind::early;
+  constexpr bool kPacked = is_packed(Kind);
   constexpr bool kPlain = is_plain(Kind);
   constexpr bool kSimple = Kind != warp_rows_kind::any;
   constexpr int kSorted = most_sorted(Kind);
