@@ -257,6 +257,7 @@ class level_trials {
   __device__ __forceinline__ bool choose(Group& group, const search_plan& plan,
                                          const staged_row<typename Share::stored>& row, const Share& share, bool first,
                                          row_shape& shape, typename Share::bits& chosen, int& place, Gap& gap) {
+    first = first && kLooks<typename Share::stored, Gap>;
     if (first) {
       look_at_row(group, plan, row, share, shape);
     } else if (!shape.steady || !tries()) {
@@ -284,6 +285,10 @@ class level_trials {
   }
 
  private:
+  /// A guess often misses fp16's window, which is half an octave.
+  template <class Stored, class Gap>
+  static constexpr bool kLooks = Gap::kAsked || !std::is_same_v<Stored, float16>;
+
   __device__ __forceinline__ bool tries() {
     if (left_ == 0) return true;
     left_--;
