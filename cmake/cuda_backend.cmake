@@ -20,6 +20,11 @@ target_compile_options(shortlist_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Werror=all-warnings --expt-relaxed-constexpr
   -Xcompiler=-Wall,-Wextra,-Wshadow=local,-Werror,-ffp-contract=off>)
 
+# Code that no GPU will run: not optimised, in a fifth of the time, where nvcc can leave that out.
+if(SHORTLIST_QUICK_BUILD AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+  target_compile_options(shortlist_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>)
+endif()
+
 # Which line an instruction is of, for profilers and sanitizers: as much as the instructions, of which it changes none.
 if(SHORTLIST_LINE_INFO)
   target_compile_options(shortlist_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
