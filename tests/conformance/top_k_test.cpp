@@ -374,8 +374,8 @@ void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std:
 /// So many rows that a group lists the candidates of all but its first: rows alike, and rows that a list does not
 /// serve.
 TEST(TopKLists, EqualTheReferenceToTheBit) {
-  constexpr many_rows kShapes[] = {{8'000, 1'300, 64}, {6'000, 2'048, 100}, {3'000, 4'999, 1},
-                                   {4'000, 4'096, 17}, {2'500, 8'192, 300}, {8'000, 1'536, 128}};
+  constexpr many_rows kShapes[] = {{8'000, 1'300, 64},  {6'000, 2'048, 100}, {3'000, 4'999, 1},   {4'000, 4'096, 17},
+                                   {2'500, 8'192, 300}, {8'000, 1'536, 128}, {2'500, 9'001, 900}, {3'000, 4'104, 60}};
   expect_equal_for_every_distribution(kShapes, "plan");
 }
 
@@ -420,6 +420,12 @@ TEST(TopKResidentRows, EqualTheReferenceToTheBit) {
                                    {560, 24'001, 2'000}, {600, 24'001, 1'000, true},          {900, 18'000, 1, true},
                                    {900, 32'000, 200},   {800, 20'000, 700, false, "borders"}};
   expect_equal_for_every_distribution(kShapes, "resident_rows");
+}
+
+/// The same of 16 bits and best first, so many that three blocks share a multiprocessor.
+TEST(TopKManyResidentRows, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{1'700, 17'003, 60, true}, {1'700, 20'000, 250, true}};
+  expect_equal_for_every_distribution(kShapes, "resident_rows", kOf16Bits);
 }
 
 /// Early stops of so many rows that a group guesses their borders from those before: every distribution in every mode.

@@ -21,6 +21,9 @@ void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) 
   if constexpr (kListed)
     if (columns <= 4608) return launch_block_rows_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
   if (columns <= 8192) return launch_block_rows_of<Stored, 64, 128, 5, Kind>(stream, args, multiprocessors);
+  if constexpr (kListed && sizeof(Stored) == 4)
+    if (columns <= 12288 && args.candidates.room == 0)  // by counts: fewer warps must meet
+      return launch_block_rows_of<Stored, 96, 128, 4, Kind>(stream, args, multiprocessors);
   if (columns <= 24576) return launch_block_rows_of<Stored, 64, 384, 2, Kind>(stream, args, multiprocessors);
   launch_block_rows_of<Stored, 64, 512, 1, Kind>(stream, args, multiprocessors);
 }

@@ -15,7 +15,8 @@
 // -> 64 threads, 64 values each 0.29 -> lists 0.27; lognormal 0.55 -> how close values lie is learned 0.41 -> 0.30;
 // bf16 0.67 -> its own values as numbers 0.25 -> 0.18. Sorted, 65,536 x 8192, k 64: 0.97 -> lists sorted by a warp
 // 0.52. 32,736 x 8200 of bf16, k 512, on an H100: eight warps 0.66 -> five 0.51; 32,768 x 8192 of bf16, k 512, on an
-// H200: counts, as no list has room 0.37 -> levels in planes of bits (row_levels.cuh) 0.22.
+// H200: counts, as no list has room 0.37 -> levels in planes of bits (row_levels.cuh) 0.228 -> the next row comes
+// meanwhile 0.215.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,9 @@ enum class block_rows_kind : std::uint8_t {
   any
 };
 
+/// Kinds of which the next row may come while one is searched; that of lists spills by it, and gains nothing.
+constexpr bool may_bring_ahead(block_rows_kind kind) { return kind == block_rows_kind::levelled; }
+
 constexpr int kMostSortedByWarp = 8;  // entries of a lane that one warp sorts in registers while the others wait
 
 /// Of so many threads and blocks a multiprocessor, or of fewer threads and more blocks.
@@ -53,14 +57,18 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   const core::top_k_request& request = args.request;
   auto* barrier = reinterpret_cast<std::uint64_t*>(dynamic_shared());
   block_group group(*reinterpret_cast<block_group::memory*>(dynamic_shared() + 16));
-  unsigned char* row_bytes = dynamic_shared() + kStartBytes;
-  unsigned char* staged = row_bytes + args.stage_bytes;
+  unsigned char* slots = dynamic_shared() + kStartBytes;
+  const std::uint32_t ahead = may_bring_ahead(Kind) ? args.ahead : 0;
+  unsigned char* staged = slots + (args.stage_bytes << ahead);
   const std::int64_t rows = request.matrix.rows;
   const bool fetches = args.stage.mode != stage_mode::by_threads;
+  const auto fetch = [&](std::int64_t index, std::uint32_t slot) {
+    if (fetches && index < rows) args.stage.fetch_row(index, slots + slot * args.stage_bytes, barrier + slot);
+  };
   if (fetches && threadIdx.x == 0) {
-    barrier_init(barrier, 1);
+    for (std::uint32_t slot = 0; slot <= ahead; slot++) barrier_init(barrier + slot, 1);
     barrier_init_fence();
-    args.stage.fetch_row(blockIdx.x, row_bytes, barrier);
+    for (std::uint32_t slot = 0; slot <= ahead; slot++) fetch(blockIdx.x + std::int64_t{slot} * gridDim.x, slot);
   }
   __syncthreads();
   using share_type = row_share<Stored, Values, kKeeps16>;
@@ -74,7 +82,9 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   std::uint32_t turn = 0;
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {
     const row_span span = span_of(request, index);
-    if (fetches) barrier_wait(barrier, turn & 1);
+    const std::uint32_t slot = turn & ahead;
+    unsigned char* row_bytes = slots + slot * args.stage_bytes;
+    if (fetches) barrier_wait(barrier + slot, turn >> ahead & 1);
     if (args.stage.has_rest(index, 1)) {
       __syncthreads();  // the row before is no longer read
       const auto thread = static_cast<int>(threadIdx.x);
@@ -90,9 +100,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
                                  request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
     const share_type share(row, group.rank(), units);
-    const auto fetch_next = [&] {
-      if (fetches && index + gridDim.x < rows) args.stage.fetch_row(index + gridDim.x, row_bytes, barrier);
-    };
+    const auto fetch_next = [&] { fetch(index + (std::int64_t{gridDim.x} << ahead), slot); };
     bool tries = false;
     int count = 0;
     if constexpr (kLists) {
@@ -154,8 +162,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
 
 template <class Stored, int Values, int Threads, int Blocks, block_rows_kind Kind>
 void launch_block_rows_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  launch_block_shape<Values, kMostSortedByWarp>(block_rows_kernel<Stored, Values, Threads, Blocks, Kind>, stream, args,
-                                                multiprocessors);
+  launch_block_shape<Values, kMostSortedByWarp, may_bring_ahead(Kind)>(
+      block_rows_kernel<Stored, Values, Threads, Blocks, Kind>, stream, args, multiprocessors);
 }
 
 }  // namespace shortlist::cuda

@@ -12,7 +12,7 @@
 // or sorted. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md. History, 1024 x 50,000
 // of bf16, k 2048, a launch in a graph on an H200 (filter_rows: 60 us): 54 -> the border of the row before as the
 // filter, entries that are written joined in shared memory 45 -> places listed without branches 42. Sorted: 84 -> bins
-// of numbers and columns 75. 4096 x 32,000 of bf16, k 50: 79 -> three blocks a multiprocessor 73.
+// of numbers and columns 75. 4096 x 32,000 of bf16, k 50: 79 -> three blocks a multiprocessor 73; sorted 95 -> 82.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -36,13 +36,14 @@ using namespace filtering;
 enum class block_kind : std::uint8_t {
   by_column,
   few_by_column,  // of which so few reach a filter that three blocks share a multiprocessor
-  sorted
+  sorted,
+  few_sorted
 };
-constexpr int blocks_of(block_kind kind) { return kind == block_kind::few_by_column ? 3 : 2; }
+constexpr bool is_few(block_kind kind) { return kind == block_kind::few_by_column || kind == block_kind::few_sorted; }
+constexpr bool is_sorted(block_kind kind) { return kind >= block_kind::sorted; }
+constexpr int blocks_of(block_kind kind) { return is_few(kind) ? 3 : 2; }
 /// Columns that may reach a row's filter.
-constexpr std::uint32_t capacity_of(block_kind kind) {
-  return kind == block_kind::few_by_column ? 1024 : core::kResidentRowsMaxCapacity;
-}
+constexpr std::uint32_t capacity_of(block_kind kind) { return is_few(kind) ? 1024 : core::kResidentRowsMaxCapacity; }
 /// So many of them are a thread's.
 constexpr int most_of(block_kind kind) { return static_cast<int>(capacity_of(kind)) / kThreads; }
 static_assert(core::kResidentRowsMaxCapacity <= kRound && core::kResidentRowsMaxCapacity % kThreads == 0 &&
@@ -60,7 +61,7 @@ struct resident_layout {
 
 template <class Stored, block_kind Kind>
 SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t k) {
-  constexpr bool kSorted = Kind == block_kind::sorted;
+  constexpr bool kSorted = is_sorted(Kind);
   constexpr std::int64_t kValueBytes = sizeof(Stored);
   constexpr std::int64_t kCapacity = capacity_of(Kind);
   constexpr std::int64_t kSortBytes = 8 * 2 * kCapacity + sizeof(order_scratch);
@@ -204,7 +205,7 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
 template <class Stored, block_kind Kind>
 __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
     resident_rows_kernel(const __grid_constant__ core::top_k_request request) {
-  constexpr bool kSorted = Kind == block_kind::sorted;
+  constexpr bool kSorted = is_sorted(Kind);
   constexpr std::uint32_t kCapacity = capacity_of(Kind);
   const resident_layout layout = layout_of<Stored, Kind>(request.matrix.cols, request.options.k);
   auto& scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared());
@@ -325,14 +326,13 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
 constexpr const char* kWhat = "launching the row-wise top k of rows in shared memory";
 
 /// Whether so few columns reach a filter that three blocks have room for their rows and lists.
-template <class Stored>
+template <class Stored, block_kind Few>
 bool are_few(const core::top_k_request& request) {
-  constexpr auto kKind = block_kind::few_by_column;
   const std::int64_t cols = request.matrix.cols;
   const std::int64_t k = request.options.k;
-  return core::resident_rows_list_holds(cols, k, capacity_of(kKind)) &&
-         blocks_per_multiprocessor(resident_rows_kernel<Stored, kKind>, kThreads,
-                                   layout_of<Stored, kKind>(cols, k).bytes, kWhat) >= blocks_of(kKind);
+  return core::resident_rows_list_holds(cols, k, capacity_of(Few)) &&
+         blocks_per_multiprocessor(resident_rows_kernel<Stored, Few>, kThreads, layout_of<Stored, Few>(cols, k).bytes,
+                                   kWhat) >= blocks_of(Few);
 }
 
 template <class Stored, block_kind Kind>
@@ -347,10 +347,15 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
 void launch_resident_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   by_type_and_order(request, [&](auto stored, auto sorted) {
     using type = decltype(stored);
+    constexpr auto kAny = sorted.value ? block_kind::sorted : block_kind::by_column;
+    constexpr auto kFew = sorted.value ? block_kind::few_sorted : block_kind::few_by_column;
     constexpr bool kHalves = sizeof(type) == 2;  // fp32 rows that are so short take longer
-    if constexpr (kHalves && !sorted.value)
-      if (are_few<type>(request)) return launch_as<type, block_kind::few_by_column>(stream, request, multiprocessors);
-    launch_as<type, sorted.value ? block_kind::sorted : block_kind::by_column>(stream, request, multiprocessors);
+    // A block's first row takes longest, and longer beside two others: 1024 x 32,000 sorted, k 50, 0.039 ms for 0.037.
+    const std::int64_t least_rows = sorted.value ? std::int64_t{4} * blocks_of(kFew) * multiprocessors : 0;
+    if constexpr (kHalves)
+      if (request.matrix.rows >= least_rows && are_few<type, kFew>(request))
+        return launch_as<type, kFew>(stream, request, multiprocessors);
+    launch_as<type, kAny>(stream, request, multiprocessors);
   });
 }
 

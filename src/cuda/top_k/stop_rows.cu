@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
 
 template <class Stored, int Values, int Threads, int Blocks>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  launch_block_shape<Values, 0>(stop_rows_kernel<Stored, Values, Threads, Blocks>, stream, args, multiprocessors);
+  launch_block_shape<Values, 0, false>(stop_rows_kernel<Stored, Values, Threads, Blocks>, stream, args,
+                                       multiprocessors);
 }
 
 template <class Stored>
