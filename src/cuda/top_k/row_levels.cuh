@@ -222,8 +222,11 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   const auto window = window_type::around(shape.at);
   const float reach = (shape.at - window.number(0)) * shape.scale;  // in values; on the other side it is more
   if (!group.all(window.usable() && reach >= plan.spread)) return false;
+  // Where rows end anywhere, marks of what is there cost less than to take the rest out of the numbers.
+  constexpr bool kMarksThere = !Share::kWholeUnits;
+  static_assert(!(kMarksThere && Gap::kAsked));
   thread_numbers<stored, Share::kValues> numbers;
-  share.read(numbers, 1.0f, 0.0f);
+  kMarksThere ? share.read_all(numbers, 1.0f, 0.0f) : share.read(numbers, 1.0f, 0.0f);
   const auto first = numbers.twice(window.number(0));
   std::uint32_t levels[Share::kValues / 2];
 #pragma unroll
@@ -234,7 +237,7 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
     levels[i] = window.levels(word);
   }
   const level_planes<Share::kValues, window_type::kBits> planes(levels);
-  auto border = find_level<bits>(group, planes, plan.k);
+  auto border = find_level<bits>(group, planes, plan.k, kMarksThere ? share.there() : ~bits{0});
   if (!group.all(window.holds(border.level))) return false;
   shape.at = __fmaf_rn(kLearning, window.number(border.level) - shape.at, shape.at);
   border.above = share.ascending(border.above);

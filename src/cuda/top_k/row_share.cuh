@@ -243,6 +243,7 @@ class row_share {
   static constexpr unsigned kUnits = places::kUnits;
   static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
   static constexpr int kValues = Values;
+  static constexpr bool kWholeUnits = WholeUnits;
   static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
 
   __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank, const places& units)
@@ -278,6 +279,28 @@ class row_share {
 
   /// fp32: numbers x * scale + offset. Else the values, negated where the smallest are best.
   __device__ __forceinline__ void read(thread_numbers<Stored, Values>& numbers, float scale, float offset) const {
+    read_all(numbers, scale, offset);
+    if (whole()) return;
+    if constexpr (WholeUnits) {
+      const int there = (row_.count - first_) * static_cast<int>(sizeof(Stored));
+      numbers.keep_units([&](unsigned i) { return units_.bytes(i) < there; });
+      return;
+    }
+    if constexpr (Lanes > 0) {
+      const int gap = kHeld - row_.count;
+      if (gap <= static_cast<int>(kUnit)) {  // what is not there is in the row's first unit, or in its last
+        const int in_lead = rank_ == 0 ? row_.lead : 0;
+        const int before = row_.wraps ? max(in_lead - gap, 0) : 0;
+        numbers.set_absent(0, (1u << in_lead) - (1u << before));
+        numbers.set_absent(kLastUnit, rank_ == Lanes - 1 ? ~0u << (static_cast<int>(kUnit) + row_.lead - gap) : 0);
+        return;
+      }
+    }
+    numbers.keep_only(present());
+  }
+
+  /// The same, also of columns that are not there.
+  __device__ __forceinline__ void read_all(thread_numbers<Stored, Values>& numbers, float scale, float offset) const {
     if constexpr (thread_numbers<Stored, Values>::kMapped) {
       constexpr int kPairs = thread_numbers<Stored, Values>::kPairs;
 #pragma unroll
@@ -302,23 +325,6 @@ class row_share {
       }
       if (row_.negated) numbers.negate();
     }
-    if (whole()) return;
-    if constexpr (WholeUnits) {
-      const int there = (row_.count - first_) * static_cast<int>(sizeof(Stored));
-      numbers.keep_units([&](unsigned i) { return units_.bytes(i) < there; });
-      return;
-    }
-    if constexpr (Lanes > 0) {
-      const int gap = kHeld - row_.count;
-      if (gap <= static_cast<int>(kUnit)) {  // what is not there is in the row's first unit, or in its last
-        const int in_lead = rank_ == 0 ? row_.lead : 0;
-        const int before = row_.wraps ? max(in_lead - gap, 0) : 0;
-        numbers.set_absent(0, (1u << in_lead) - (1u << before));
-        numbers.set_absent(kLastUnit, rank_ == Lanes - 1 ? ~0u << (static_cast<int>(kUnit) + row_.lead - gap) : 0);
-        return;
-      }
-    }
-    numbers.keep_only(present());
   }
 
   /// fp32: two a word, also of columns that are not there. Calls f(values) for each unit; not negated.
