@@ -24,9 +24,9 @@ struct block_args {
   output_plan output;
   row_stage stage;
   std::int32_t stage_bytes;
-  std::uint32_t ahead;  // rows that come while another is searched: 0 or 1
   candidate_plan candidates;
   std::uint32_t searchers;  // of lists: warps that take turns, less 1; a power of two
+  std::uint32_t ahead;      // rows that come while another is searched: 0 or 1
 };
 
 inline block_args block_args_of(const core::top_k_request& request) {

@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   unsigned char* staged = slots + (args.stage_bytes << ahead);
   const std::int64_t rows = request.matrix.rows;
   const bool fetches = args.stage.mode != stage_mode::by_threads;
-  const auto fetch = [&](std::int64_t index, std::uint32_t slot) {
-    if (fetches && index < rows) args.stage.fetch_row(index, slots + slot * args.stage_bytes, barrier + slot);
-  };
   if (fetches && threadIdx.x == 0) {
-    for (std::uint32_t slot = 0; slot <= ahead; slot++) barrier_init(barrier + slot, 1);
+    barrier_init(barrier, 1);
+    if (ahead > 0) barrier_init(barrier + 1, 1);
     barrier_init_fence();
-    for (std::uint32_t slot = 0; slot <= ahead; slot++) fetch(blockIdx.x + std::int64_t{slot} * gridDim.x, slot);
+    args.stage.fetch_row(blockIdx.x, slots, barrier);
+    if (ahead > 0 && blockIdx.x + gridDim.x < rows)
+      args.stage.fetch_row(blockIdx.x + gridDim.x, slots + args.stage_bytes, barrier + 1);
   }
   __syncthreads();
   using share_type = row_share<Stored, Values, kKeeps16>;
@@ -100,7 +100,10 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
                                  request.options.order == order::smallest,
                                  lead_bytes / static_cast<int>(sizeof(Stored))};
     const share_type share(row, group.rank(), units);
-    const auto fetch_next = [&] { fetch(index + (std::int64_t{gridDim.x} << ahead), slot); };
+    const auto fetch_next = [&] {
+      if (fetches && index + (gridDim.x << ahead) < rows)
+        args.stage.fetch_row(index + (gridDim.x << ahead), row_bytes, barrier + slot);
+    };
     bool tries = false;
     int count = 0;
     if constexpr (kLists) {
