@@ -269,6 +269,13 @@ std::optional<device> first_gpu() {
   return std::nullopt;
 }
 
+/// By what the plan chooses there.
+void expect_equal_on(const device& where, const top_k_case& what) {
+  const matrix_data data = make_data(what);
+  EXPECT_TRUE(run_on_device(what, data, where) == expected_bytes(what, data))
+      << describe(what, {.where = where, .algorithm = "plan"});
+}
+
 /// So many rows that a group of threads takes several, and learns from them.
 TEST(TopKManyRows, EqualTheReferenceToTheBit) {
   struct shape {
@@ -325,9 +332,7 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
                           .ragged = of.ragged,
                           .distribution = "changing",
                           .seed = 19};
-    const matrix_data data = make_data(what);
-    EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
-        << describe(what, {.where = *gpu, .algorithm = "plan"});
+    expect_equal_on(*gpu, what);
   }
 }
 
@@ -458,9 +463,7 @@ TEST(TopKManyStops, EqualTheReferenceToTheBit) {
                               .ragged = turn % 11 == 0 ? "borders" : "no",
                               .distribution = distribution,
                               .seed = turn};
-        const matrix_data data = make_data(what);
-        EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
-            << describe(what, {.where = *gpu, .algorithm = "plan"});
+        expect_equal_on(*gpu, what);
       }
     }
   }
@@ -486,9 +489,7 @@ TEST(TopKManyStops, OfValuesBesideMidpoints) {
                               .ragged = turn % 11 == 5 ? "borders" : "no",
                               .distribution = distribution,
                               .seed = turn};
-        const matrix_data data = make_data(what);
-        EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
-            << describe(what, {.where = *gpu, .algorithm = "plan"});
+        expect_equal_on(*gpu, what);
       }
       ++turn;
     }
@@ -512,9 +513,7 @@ TEST(TopKManyStops, OfSeveralRowsInStep) {
                           .outputs = "values+i32",
                           .distribution = kDistributions[i],
                           .seed = i};
-    const matrix_data data = make_data(what);
-    EXPECT_TRUE(run_on_device(what, data, *gpu) == expected_bytes(what, data))
-        << describe(what, {.where = *gpu, .algorithm = "plan"});
+    expect_equal_on(*gpu, what);
   }
 }
 
