@@ -224,7 +224,7 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   if (!group.all(window.usable() && reach >= plan.spread)) return false;
   // Where rows end anywhere, marks of what is there cost less than to take the rest out of the numbers.
   constexpr bool kMarksThere = !Share::kWholeUnits;
-  static_assert(!(kMarksThere && Gap::kAsked));
+  static_assert(!(kMarksThere && Gap::kAsked));  // a gap asks for the most of the numbers
   thread_numbers<stored, Share::kValues> numbers;
   kMarksThere ? share.read_all(numbers, 1.0f, 0.0f) : share.read(numbers, 1.0f, 0.0f);
   const auto first = numbers.twice(window.number(0));
