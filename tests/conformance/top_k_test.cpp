@@ -556,6 +556,24 @@ TEST(TopKTeams, EqualTheReferenceToTheBit) {
   }
 }
 
+/// Rows that blocks share in portions, so that most rows are ended by a block that begins the next one: of three blocks
+/// each or of two, and of two or of one.
+TEST(TopKTeams, EqualTheReferenceInPortions) {
+  constexpr std::int64_t kKs[] = {1, 100, 700, 2048};
+  constexpr std::string_view kDistributions[] = {"normal", "ties_90", "ascending", "all_equal", "nan_in_tenth_row"};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::int64_t rows : {100, 150}) {
+    for (const std::int64_t k : kKs) {
+      turn++;
+      top_k_case what = case_of_turn(turn, rows, 600'011, k, kDistributions[turn % std::size(kDistributions)]);
+      if (what.type == value_type::f32) what.cols /= 2;
+      expect_equal_by("stream_rows", *gpu, what);
+    }
+  }
+}
+
 /// Few rows by clusters of every size: rows of which all is on its way at once, and longer ones; lists that overflow.
 TEST(TopKClusters, EqualTheReferenceToTheBit) {
   constexpr std::int64_t kRows[] = {1, 5, 17, 40, 66};

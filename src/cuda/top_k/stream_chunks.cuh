@@ -34,47 +34,112 @@ constexpr std::int64_t kRingBytes = std::int64_t{kStages} * kStagePitch;
 static_assert(kRingBytes >= core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)},
               "k keys beside as many maxima as a list holds");
 
-/// A warp's part of a row, in vectors of 16 bytes counted from the row's first whole one: of its chunks every
-/// `slots`-th, so that each warp has some from everywhere in the row.
+/// A row's vectors of 16 bytes, counted from its first whole one.
 template <class Stored>
-struct row_slice {
+struct row_vectors {
+  using stored = Stored;
   static constexpr int kPerVector = cuda::kPerVector<Stored>;
   const uint4* vectors;
   std::uint32_t first_column;  // of vector 0
   std::uint32_t end;           // vectors of the row
-  std::uint32_t chunk;         // vectors, at most kChunk
-  std::uint32_t slot;          // the warp's place among those that share the row
-  std::uint32_t slots;
-  std::uint32_t rounds;  // of a chunk for each slot
 
   __device__ __forceinline__ std::uint32_t column_of(std::uint32_t vector) const {
     return first_column + vector * kPerVector;
   }
-  __device__ __forceinline__ std::uint32_t chunk_end(std::uint32_t first) const { return min(first + chunk, end); }
+};
+template <class Stored>
+__device__ __forceinline__ row_vectors<Stored> vectors_of(const whole_row<Stored>& row) {
+  return {reinterpret_cast<const uint4*>(row.values + row.head), row.first_column + row.head, row.vectors};
+}
+
+__device__ __forceinline__ std::uint32_t shares_of(std::uint32_t all, std::uint32_t most) {
+  return (all + most - 1) / most;
+}
+
+/// A warp's part of a row whose team shares it evenly: every `slots`-th of its chunks, so that each warp has some from
+/// everywhere in the row.
+template <class Stored>
+struct row_slice : row_vectors<Stored> {
+  std::uint32_t chunk;  // vectors, at most kChunk
+  std::uint32_t slot;   // the warp's place among those that share the row
+  std::uint32_t slots;
+  std::uint32_t rounds;  // of a chunk for each slot
+
+  __device__ __forceinline__ std::uint32_t chunk_end(std::uint32_t first) const {
+    return min(first + chunk, this->end);
+  }
+  /// The first vector of the warp's chunk of a round, or kNoChunk.
+  __device__ __forceinline__ std::uint32_t first_of(std::uint32_t round) const {
+    const std::uint32_t first = (round * slots + slot) * chunk;
+    return round < rounds && first < this->end ? first : kNoChunk;
+  }
 };
 
 template <class Stored>
 __device__ __forceinline__ row_slice<Stored> slice_of(const whole_row<Stored>& row, std::uint32_t slot,
                                                       std::uint32_t slots) {
-  const auto shares = [](std::uint32_t all, std::uint32_t most) { return (all + most - 1) / most; };
-  row_slice<Stored> slice{reinterpret_cast<const uint4*>(row.values + row.head),
-                          row.first_column + row.head,
-                          row.vectors,
-                          kChunk,
-                          slot,
-                          slots,
-                          0};
-  const std::uint32_t each = shares(row.vectors, slots);
-  const std::uint32_t rounds = shares(each, kChunk);
+  row_slice<Stored> slice{vectors_of(row), kChunk, slot, slots, 0};
+  const std::uint32_t each = shares_of(row.vectors, slots);
+  const std::uint32_t rounds = shares_of(each, kChunk);
   if (rounds > 0 && rounds <= kMostEven)
-    slice.chunk = min(kChunk, shares(shares(each, rounds), kSectorVectors) * kSectorVectors);
-  slice.rounds = shares(row.vectors, slots * slice.chunk);
+    slice.chunk = min(kChunk, shares_of(shares_of(each, rounds), kSectorVectors) * kSectorVectors);
+  slice.rounds = shares_of(row.vectors, slots * slice.chunk);
   return slice;
 }
 
-/// The chunks of a slice, out of order and each warp's in its own, so that those that warps have first are a sample of
-/// the row, and no order of the data makes each chunk better than those before.
+/// A row whose chunks are in another order: of groups of `apart` chunks one after the other's first, then their second,
+/// .. , so that any range of that order has chunks from everywhere in the row.
 template <class Stored>
+struct scattered_row : row_vectors<Stored> {
+  std::uint32_t chunks;
+  std::uint32_t apart;
+  std::uint32_t log_groups;
+  std::uint32_t step;    // from group to group
+  std::uint32_t larger;  // of the first groups, which have one chunk more: the last ones of the order
+
+  __device__ __forceinline__ std::uint32_t chunk_end(std::uint32_t first) const {
+    return min(first + kChunk, this->end);
+  }
+  /// The first vector of a chunk, by its place in the order.
+  __device__ __forceinline__ std::uint32_t first_of(std::uint32_t place) const {
+    const std::uint32_t in_group = place >> log_groups;
+    const std::uint32_t turn = place & ((1u << log_groups) - 1);
+    const std::uint32_t group = in_group < apart ? turn * step & ((1u << log_groups) - 1) : turn;
+    return (group * apart + min(group, larger) + in_group) * kChunk;
+  }
+};
+
+template <class Stored>
+__device__ __forceinline__ scattered_row<Stored> scattered(const whole_row<Stored>& row) {
+  constexpr std::uint32_t kLeastApart = 16;
+  const std::uint32_t chunks = shares_of(row.vectors, kChunk);
+  const std::uint32_t log_groups = chunks < 2 * kLeastApart ? 0 : 31 - __clz(static_cast<int>(chunks / kLeastApart));
+  const std::uint32_t apart = chunks >> log_groups;
+  return {vectors_of(row),
+          chunks,
+          apart,
+          log_groups,
+          kGoldenRatio >> (32 - max(log_groups, 1u)) | 1u,
+          chunks - (apart << log_groups)};
+}
+
+/// A warp's chunks of such a row: of a range of that order, every kWarps-th.
+struct scattered_walk {
+  std::uint32_t place;
+  std::uint32_t end;
+
+  /// @returns the next chunk's first vector, or kNoChunk.
+  template <class Stored>
+  __device__ __forceinline__ std::uint32_t next(const scattered_row<Stored>& row) {
+    if (place >= end) return kNoChunk;
+    const std::uint32_t first = row.first_of(place);
+    place += kWarps;
+    return first;
+  }
+};
+
+/// The chunks of a part, out of order and each warp's in its own, so that those that warps have first are a sample of
+/// the row, and no order of the data makes each chunk better than those before.
 struct chunk_walk {
   std::uint32_t turns;  // a power of two; those that stand for no chunk are passed over
   std::uint32_t step;
@@ -82,43 +147,43 @@ struct chunk_walk {
   std::uint32_t turn = 0;
 
   /// @returns the next chunk's first vector, or kNoChunk.
-  __device__ __forceinline__ std::uint32_t next(const row_slice<Stored>& slice) {
+  template <class Part>
+  __device__ __forceinline__ std::uint32_t next(const Part& part) {
     while (turn < turns) {
       const std::uint32_t here = round;
       turn++;
       round = (round + step) & (turns - 1);
-      const std::uint32_t first = (here * slice.slots + slice.slot) * slice.chunk;
-      if (here < slice.rounds && first < slice.end) return first;
+      const std::uint32_t first = part.first_of(here);
+      if (first != kNoChunk) return first;
     }
     return kNoChunk;
   }
 };
 
-template <class Stored>
-__device__ __forceinline__ chunk_walk<Stored> walk_of(const row_slice<Stored>& slice) {
-  const std::uint32_t turns = slice.rounds == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(slice.rounds - 1)));
-  const auto part = [&](std::uint32_t of_all) {
+template <class Part>
+__device__ __forceinline__ chunk_walk walk_of(const Part& part) {
+  const std::uint32_t turns = part.rounds == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(part.rounds - 1)));
+  const auto share = [&](std::uint32_t of_all) {
     return static_cast<std::uint32_t>(static_cast<std::uint64_t>(turns) * of_all >> 32);
   };
-  return {turns, part(kGoldenRatio) | 1u, part(slice.slot * kGoldenRatio)};
+  return {turns, share(kGoldenRatio) | 1u, share(part.slot * kGoldenRatio)};
 }
 
 /// Begins to copy a chunk to a stage: lane l has the vectors l, l + 32, ..; those past the chunk's end are copies of
 /// its last. Without a chunk, only counts as a group of copies.
-template <class Stored>
-__device__ __forceinline__ void copy_chunk(const row_slice<Stored>& slice, std::uint32_t first,
-                                           std::uint32_t stage_address) {
+template <class Part>
+__device__ __forceinline__ void copy_chunk(const Part& part, std::uint32_t first, std::uint32_t stage_address) {
   if (first != kNoChunk) {
     const std::uint32_t mine = first + threadIdx.x % kWarp;
-    const std::uint32_t end = slice.chunk_end(first);
+    const std::uint32_t end = part.chunk_end(first);
     if (end - first == kChunk) {
-      const uint4* from = slice.vectors + mine;
+      const uint4* from = part.vectors + mine;
 #pragma unroll
       for (int v = 0; v < kVectors; v++) async_copy_16(stage_address + v * kVectorPitch, from + v * kWarp, true);
     } else {
 #pragma unroll
       for (int v = 0; v < kVectors; v++)
-        async_copy_16(stage_address + v * kVectorPitch, slice.vectors + min(mine + v * kWarp, end - 1), true);
+        async_copy_16(stage_address + v * kVectorPitch, part.vectors + min(mine + v * kWarp, end - 1), true);
     }
   }
   async_commit();
@@ -177,16 +242,17 @@ __device__ __forceinline__ float best_of(const uint4 (&raw)[kVectors]) {
 }
 
 /// For every vector of a chunk, a key that its best column reaches: the best value, as if its last column had it.
-template <class Stored>
-__device__ __forceinline__ void chunk_maxima(const row_slice<Stored>& slice, std::uint32_t first,
-                                             const uint4 (&raw)[kVectors], std::uint64_t* best) {
+template <class Part>
+__device__ __forceinline__ void chunk_maxima(const Part& part, std::uint32_t first, const uint4 (&raw)[kVectors],
+                                             std::uint64_t* best) {
   const std::uint32_t mine = first + threadIdx.x % kWarp;
-  const std::uint32_t end = slice.chunk_end(first);
+  const std::uint32_t end = part.chunk_end(first);
 #pragma unroll
   for (int v = 0; v < kVectors; v++) {
     const std::uint32_t vector = mine + v * kWarp;
-    const std::uint32_t last_column = slice.column_of(vector) + row_slice<Stored>::kPerVector - 1;
-    best[v] = vector < end ? core::row_key(key_of_wide(best_of<Stored>(raw[v])), last_column) : core::kNoRow;
+    const std::uint32_t last_column = part.column_of(vector) + Part::kPerVector - 1;
+    best[v] =
+        vector < end ? core::row_key(key_of_wide(best_of<typename Part::stored>(raw[v])), last_column) : core::kNoRow;
   }
 }
 

@@ -23,6 +23,8 @@ constexpr std::uint32_t kGroupsByWarps = 4;  // so few groups of a block are of 
 /// What a team shares in global memory; its two sets of maxima and its list follow.
 struct alignas(128) team_board {
   unsigned long long cut;         // the best of the cuts that blocks found in their lists
+  unsigned long long base;        // of the bins of rows in portions; 0: not told yet
+  std::uint32_t shift;            // log2 of their width
   std::uint32_t found;            // keys in the team's list
   std::uint32_t arrived;          // blocks that have handed over
   std::uint32_t levels[kLevels];  // what blocks have told of their bins: all begin with the same
@@ -93,7 +95,7 @@ __device__ __forceinline__ std::uint32_t lanes_before(std::uint32_t value) {
 /// Which columns of a lane's vectors reach the least value: bit e of each kPerVector bits is a vector's column e.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t reaching(const uint4 (&raw)[kVectors], least_value least) {
-  constexpr int kPerVector = row_slice<Stored>::kPerVector;
+  constexpr int kPerVector = cuda::kPerVector<Stored>;
   static_assert(kVectors * kPerVector <= 32);
   std::uint32_t reach = least.all ? ~0u >> (32 - kVectors * kPerVector) : 0u;
 #pragma unroll
@@ -151,15 +153,16 @@ __device__ __forceinline__ void count_level(stream_state& state, std::uint64_t k
 /// Appends what reaches the cut of the chunk that a warp has in a stage, all of it or nothing. Bins are looked at every
 /// 2^told keys.
 /// @returns false if it did not fit; the list has then overflowed, and what was left of it holds no keys.
-template <class Stored>
-__device__ __forceinline__ bool append_chunk(const block_list& list, const row_slice<Stored>& slice,
-                                             std::uint32_t first, const unsigned char* stage, std::uint32_t reach,
-                                             bool negated, team_board* board, std::uint32_t k, std::uint32_t told) {
-  constexpr std::uint32_t kPerVector = row_slice<Stored>::kPerVector;
+template <class Part>
+__device__ __forceinline__ bool append_chunk(const block_list& list, const Part& part, std::uint32_t first,
+                                             const unsigned char* stage, std::uint32_t reach, bool negated,
+                                             team_board* board, std::uint32_t k, std::uint32_t told) {
+  using stored = typename Part::stored;
+  constexpr std::uint32_t kPerVector = Part::kPerVector;
   stream_state& state = list.scratch->state;
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t mine = first + lane;
-  const std::uint32_t end = slice.chunk_end(first);
+  const std::uint32_t end = part.chunk_end(first);
   if (end - first != kChunk) {
     const std::uint32_t there = mine < end ? (end - mine + kWarp - 1) / kWarp * kPerVector : 0;  // columns of this lane
     if (there < 32) reach &= (1u << there) - 1u;
@@ -181,9 +184,9 @@ __device__ __forceinline__ bool append_chunk(const block_list& list, const row_s
       const std::uint32_t bit = __ffs(static_cast<int>(reach)) - 1;
       const std::uint32_t v = bit / kPerVector;
       const std::uint32_t e = bit % kPerVector;
-      const Stored value = reinterpret_cast<const Stored*>(stage + v * kVectorPitch)[e];
+      const stored value = reinterpret_cast<const stored*>(stage + v * kVectorPitch)[e];
       const std::uint64_t key =
-          core::row_key(key_of_value<Stored>(value, negated), slice.column_of(mine + v * kWarp) + e);
+          core::row_key(key_of_value<stored>(value, negated), part.column_of(mine + v * kWarp) + e);
       list.keys[at + __popc(those & ((1u << lane) - 1u))] = key;
       count_level(state, key);
       reach &= reach - 1;
@@ -215,6 +218,35 @@ __device__ __forceinline__ void start_list(const block_list& list, const whole_r
       list.scratch->state.count = __popc(those);
       list.scratch->state.cut = cut;
       start_levels(list.scratch->state, cut, list.scratch->largest, true);
+    }
+  }
+  __syncthreads();
+}
+
+/// Tells the team which bins all blocks count in. All threads may come, after a barrier.
+__device__ __forceinline__ void tell_levels(const block_list& list, team_board& board) {
+  if (threadIdx.x != 0) return;
+  const stream_state& state = list.scratch->state;
+  board.shift = state.shift;
+  __threadfence();  // who sees the base sees the width, too
+  *static_cast<volatile unsigned long long*>(&board.base) = state.base;
+}
+
+/// Makes the list new for columns of a row that others have begun: with their cut, and their bins. All threads come;
+/// the list's memory is free.
+__device__ __forceinline__ void join_list(const block_list& list, team_board& board) {
+  if (threadIdx.x == 0) {
+    stream_state& state = list.scratch->state;
+    const unsigned long long base = *static_cast<volatile unsigned long long*>(&board.base);
+    state.count = 0;
+    if (base == 0) {  // not told yet
+      state.cut = kEverything;
+      start_levels(state, kEverything, ~0u, false);
+    } else {
+      __threadfence();
+      state.cut = max(base, *static_cast<volatile unsigned long long*>(&board.cut));
+      start_levels(state, base, 0, true);
+      state.shift = *static_cast<volatile std::uint32_t*>(&board.shift);
     }
   }
   __syncthreads();

@@ -10,12 +10,17 @@
 // bins that the team sums up: a bin that k columns reach is the next cut; a full list is shortened by it, or to its k
 // best -> where much may have been kept, the team agrees on a cut of the lists -> lists to the team's, and the last
 // block to hand over takes what reaches the last cut, chooses, orders and writes.
-// A team of one block does the same without meetings. Keys are distinct, value above and column below, so that ties
-// are exact everywhere; where the first maxima tie, a team alone on the GPU meets once more, over finer groups.
+// A team of one block does the same without meetings. Rows that do not divide evenly among the blocks are shared in
+// portions: a block ends one row and begins the next, whose cut is known by then. Keys are distinct, value above and
+// column below, so that ties are exact everywhere; where the first maxima tie, a team alone on the GPU meets once more,
+// over finer groups.
+//
 // Limit: bytes(in) over read bandwidth. Measured share: docs/kernels.md.
+//
 // History, 100 x 10^6, k 100: loads into registers, all appends against one cut 0.22 ms -> copies under way during
 // appends, the cut raised by counts of bins 0.13 -> teams count together 0.12 -> teams of two sizes 0.115 -> stages at
-// whole lines, no asking L2 ahead 0.111. 1 x 10^6: 0.018 -> counting instead of sorting at the ends, 0.0155.
+// whole lines, no asking L2 ahead 0.111 -> portions 0.107; k 2048: 0.145 -> 0.132. 1 x 10^6: 0.018 -> counting instead
+// of sorting at the ends, 0.0155.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -45,11 +50,31 @@ constexpr int kOrderBins = 5 * kThreads;  // of keys that are put into order
 static_assert(core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)} +
                   std::int64_t{sizeof(sort_bins<kOrderBins>)} <=
               kRingBytes);
-constexpr std::int64_t kLeastPiece = 4096;  // columns worth a block: two or three vectors a thread, of fp32
+constexpr std::int64_t kSecondPart = 128 << 10;  // bytes that a block streams while it ends a part and begins another
+constexpr std::int64_t kLeastPiece = 4096;       // columns worth a block: two or three vectors a thread, of fp32
+
+/// Rows one behind the other, gaps between them, in portions of equal length: each block has one, the end of a row, or
+/// all of the block, and what is left of it at the beginning of the next row. The gap stands for what a block is
+/// longer about two parts than about one.
+struct row_portions {
+  static constexpr std::uint32_t kUnits = 4096;  // of a row
+  static constexpr std::int64_t kMostBlocks = 512;
+  std::uint32_t pitch;  // from row to row
+  std::uint32_t all;    // from the first row's beginning to the last one's end
+
+  __device__ __forceinline__ std::uint32_t begin_of(std::uint32_t block) const { return block * all / gridDim.x; }
+  /// The first block that begins with a row, or within the gap before.
+  __device__ __forceinline__ std::uint32_t first_of(std::uint32_t row) const {
+    if (row == 0) return 0;
+    return shares_of((row * pitch - (pitch - kUnits)) * gridDim.x, all);
+  }
+};
+static_assert(row_portions::kMostBlocks * row_portions::kMostBlocks * 2 * row_portions::kUnits <= ~0u);  // no overflow
 
 struct stream_args {
   core::top_k_request request;
   std::int64_t first_row;
+  row_portions portions;     // no pitch: rows are shared evenly
   unsigned char* boards;     // of teams of several blocks
   std::int64_t board_bytes;  // of one team
   std::uint32_t team;        // blocks a row
@@ -71,26 +96,63 @@ struct row_team {
   std::uint64_t* maxima;  // [kTurns, groups of the team]
   std::uint64_t* handed;  // [blocks, what each may give]
   std::uint32_t index;    // among the teams
-  std::uint32_t rank;     // of this block
-  std::uint32_t size;
+  std::uint32_t rank;     // of this block; none of one that has begun with the row before
+  std::uint32_t size;     // that agree on cuts
+  std::uint32_t members;  // that hand over: that one, too
 };
 
+__device__ __forceinline__ row_team team_with_board(const stream_args& args, std::uint32_t index, std::uint32_t rank,
+                                                    std::uint32_t size, std::uint32_t members) {
+  unsigned char* memory = args.boards + index * args.board_bytes;
+  auto* maxima = reinterpret_cast<std::uint64_t*>(memory + sizeof(team_board));
+  return {reinterpret_cast<team_board*>(memory),
+          maxima,
+          maxima + kTurns * args.largest_team() * args.most_groups(),
+          index,
+          rank,
+          size,
+          members};
+}
+
+/// Of rows that are shared evenly, by as many blocks each, or one more.
 __device__ __forceinline__ row_team team_of(const stream_args& args) {
-  if (args.largest_team() == 1) return {nullptr, nullptr, nullptr, blockIdx.x, 0, 1};
+  if (args.largest_team() == 1) return {nullptr, nullptr, nullptr, blockIdx.x, 0, 1, 1};
   const std::uint32_t in_larger = args.larger * (args.team + 1);
   const bool is_larger = blockIdx.x < in_larger;
   const std::uint32_t size = is_larger ? args.team + 1 : args.team;
   const std::uint32_t block = is_larger ? blockIdx.x : blockIdx.x - in_larger;
   const std::uint32_t index = block / size + (is_larger ? 0 : args.larger);
-  if (size == 1) return {nullptr, nullptr, nullptr, index, 0, 1};
-  unsigned char* memory = args.boards + index * args.board_bytes;
-  auto* maxima = reinterpret_cast<std::uint64_t*>(memory + sizeof(team_board));
-  return {reinterpret_cast<team_board*>(memory),
-          maxima,
-          maxima + kTurns * size * args.most_groups(),
-          index,
-          block % size,
-          size};
+  if (size == 1) return {nullptr, nullptr, nullptr, index, 0, 1, 1};
+  return team_with_board(args, index, block % size, size, size);
+}
+
+/// What a block does of its rows.
+struct block_portion {
+  std::uint32_t row;
+  std::uint32_t from;  // of the row's units
+  std::uint32_t to;
+  std::uint32_t over;  // units of the next row
+};
+
+__device__ __forceinline__ block_portion portion_of(const row_portions& portions, std::uint32_t block) {
+  const std::uint32_t begin = portions.begin_of(block);
+  const std::uint32_t end = portions.begin_of(block + 1);
+  const std::uint32_t row = (begin + portions.pitch - row_portions::kUnits) / portions.pitch;
+  const std::uint32_t at = row * portions.pitch;
+  return {row, max(begin, at) - at, min(end - at, row_portions::kUnits),
+          max(end, at + portions.pitch) - at - portions.pitch};
+}
+/// Where a unit begins among a row's chunks.
+__device__ __forceinline__ std::uint32_t place_of(std::uint32_t unit, std::uint32_t chunks) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(chunks) * unit / row_portions::kUnits);
+}
+
+/// The team of a row in portions.
+__device__ __forceinline__ row_team team_of_row(const stream_args& args, std::uint32_t row) {
+  const std::uint32_t first = args.portions.first_of(row);
+  const std::uint32_t size = args.portions.first_of(row + 1) - first;
+  const std::uint32_t before = args.portions.begin_of(first) > row * args.portions.pitch ? 1 : 0;
+  return team_with_board(args, row, blockIdx.x - first, size, size + before);
 }
 
 /// Brings the team's keys together, `groups` from each block, each the best of its own set of columns: `turn` is the
@@ -154,12 +216,12 @@ __device__ __forceinline__ void raise_cut(const block_list& list, const row_team
   __syncthreads();  // before anything is appended
 }
 
-/// Streams the slices of a block's warps past the cut, into the list. @param chunks what is under way in the stages.
-template <class Stored>
-__device__ __forceinline__ void stream_slices(const block_list& list, const row_team& team,
-                                              const row_slice<Stored>& slice, chunk_walk<Stored>& walk,
-                                              std::uint32_t (&chunks)[kStages], unsigned char* ring, std::uint32_t flip,
-                                              std::uint32_t k) {
+/// Streams the parts of a block's warps past the cut, into the list. @param chunks what is under way in the stages.
+template <class Part, class Walk>
+__device__ __forceinline__ void stream_part(const block_list& list, const row_team& team, const Part& part, Walk& walk,
+                                            std::uint32_t (&chunks)[kStages], unsigned char* ring, std::uint32_t flip,
+                                            std::uint32_t k) {
+  using stored = typename Part::stored;
   const std::uint32_t ring_address = shared_address(ring);
   const std::uint32_t told = max(kLeastTold, 29u - __clz(static_cast<int>(max(k / team.size, 4u))));
   std::uint32_t stage = 0;  // bytes from the ring's begin
@@ -168,17 +230,17 @@ __device__ __forceinline__ void stream_slices(const block_list& list, const row_
       async_wait<kStages - 1>();
       uint4 raw[kVectors];
       read_stage(ring + stage, flip, raw);
-      const least_value least(list.cut(), slice.column_of(chunks[0]));
+      const least_value least(list.cut(), part.column_of(chunks[0]));
       const bool full = list.overflowed();
-      if (__any_sync(kFullWarp, best_of<Stored>(raw) >= least.value || least.all || full)) {
+      if (__any_sync(kFullWarp, best_of<stored>(raw) >= least.value || least.all || full)) {
         if (__any_sync(kFullWarp, full)) break;  // the same answer in all lanes
-        const std::uint32_t reach = reaching<Stored>(raw, least);
-        if (!append_chunk(list, slice, chunks[0], ring + stage, reach, flip != 0, team.board, k, told)) break;
+        const std::uint32_t reach = reaching<stored>(raw, least);
+        if (!append_chunk(list, part, chunks[0], ring + stage, reach, flip != 0, team.board, k, told)) break;
       }
 #pragma unroll
       for (int s = 0; s < kStages - 1; s++) chunks[s] = chunks[s + 1];
-      chunks[kStages - 1] = walk.next(slice);
-      copy_chunk(slice, chunks[kStages - 1], ring_address + stage);
+      chunks[kStages - 1] = walk.next(part);
+      copy_chunk(part, chunks[kStages - 1], ring_address + stage);
       stage = stage + kStagePitch == kRingBytes ? 0 : stage + kStagePitch;
     }
     if (!__syncthreads_or(chunks[0] != kNoChunk)) return;
@@ -215,7 +277,7 @@ __device__ __forceinline__ bool hand_over(const block_list& list, const row_team
   __syncthreads();  // all have written, and read `last`
   if (threadIdx.x == 0) {
     __threadfence();  // what the block wrote is seen before it is counted, and what others did after
-    scratch.last = atomicAdd(&team.board->arrived, 1u) == team.size - 1 ? 1 : 0;
+    scratch.last = atomicAdd(&team.board->arrived, 1u) == team.members - 1 ? 1 : 0;
     __threadfence();
   }
   __syncthreads();
@@ -230,14 +292,19 @@ __device__ __forceinline__ void gather(const block_list& list, const row_team& t
   const std::uint32_t all = __ldcg(&team.board->found);
   std::uint64_t cut = __ldcg(&team.board->cut);
   if (threadIdx.x == 0) list.scratch->state.count = 0;
-  __syncthreads();
-  for (std::uint32_t taken = 0; taken < all; taken += kPiece) {
-    std::uint64_t held[kHeld];
+  const auto load = [&](std::uint32_t first, std::uint64_t(&keys)[kHeld]) {
 #pragma unroll
     for (int h = 0; h < kHeld; h++) {
-      const std::uint32_t i = taken + h * kThreads + threadIdx.x;
-      held[h] = i < all ? __ldcg(reinterpret_cast<const unsigned long long*>(team.handed + i)) : core::kNoRow;
+      const std::uint32_t i = first + h * kThreads + threadIdx.x;
+      keys[h] = i < all ? __ldcg(reinterpret_cast<const unsigned long long*>(team.handed + i)) : core::kNoRow;
     }
+  };
+  std::uint64_t held[kHeld];
+  load(0, held);
+  __syncthreads();
+  for (std::uint32_t taken = 0; taken < all; taken += kPiece) {
+    std::uint64_t next[kHeld];
+    load(taken + kPiece, next);
     if (all > list.capacity) {
       const bool full = list.count() + kPiece > list.capacity;
       __syncthreads();  // before anything is appended
@@ -254,6 +321,8 @@ __device__ __forceinline__ void gather(const block_list& list, const row_team& t
       at = __shfl_sync(kFullWarp, at, 0);
       if (reaches) list.keys[at + __popc(those & before)] = held[h];
     }
+#pragma unroll
+    for (int h = 0; h < kHeld; h++) held[h] = next[h];
     __syncthreads();
   }
 }
@@ -310,47 +379,118 @@ __device__ __forceinline__ void agree_on_lists(const stream_args& args, const ro
   keep_from(list, agree(args, team, 2, best, list, end));
 }
 
-template <class Stored>
-__global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __grid_constant__ stream_args args) {
-  const core::top_k_request& request = args.request;
-  auto& scratch = *reinterpret_cast<stream_scratch*>(dynamic_shared());
-  const block_list list{reinterpret_cast<std::uint64_t*>(&scratch + 1), args.capacity, &scratch};
-  const std::uint32_t flip = sign_flip<Stored>(request);
-  const auto k = static_cast<std::uint32_t>(request.options.k);
-  unsigned char* ring = reinterpret_cast<unsigned char*>(list.keys + list.capacity);
-  const row_team team = team_of(args);
-  const std::int64_t row = args.first_row + team.index;
-  const whole_row<Stored> data = open_row<Stored>(request, row);
-  const row_slice<Stored> slice = slice_of(data, threadIdx.x / kWarp * team.size + team.rank, team.size * kWarps);
-
-  unsigned char* own = ring + threadIdx.x * 16;
-  chunk_walk<Stored> walk = walk_of(slice);
-  std::uint32_t chunks[kStages];
+/// Begins to copy the first chunks of a part.
+template <class Part, class Walk>
+__device__ __forceinline__ void copy_first(const Part& part, Walk& walk, std::uint32_t (&chunks)[kStages],
+                                           unsigned char* ring) {
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
-    chunks[s] = walk.next(slice);
-    copy_chunk(slice, chunks[s], shared_address(own + s * kStagePitch));
+    chunks[s] = walk.next(part);
+    copy_chunk(part, chunks[s], shared_address(ring + s * kStagePitch));
   }
-  if (team.board && team.rank == 0 && threadIdx.x == 0) *team.board = {};
-  std::uint64_t best[kSampled]{};
+}
+
+/// Keys that the best of each vector of the first chunks reach.
+template <class Part>
+__device__ __forceinline__ void sample_first(const Part& part, const std::uint32_t (&chunks)[kStages],
+                                             const unsigned char* ring, std::uint32_t flip,
+                                             std::uint64_t (&best)[kSampled]) {
   async_wait<0>();
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
     if (chunks[s] == kNoChunk) continue;
     uint4 raw[kVectors];
-    read_stage(own + s * kStagePitch, flip, raw);
-    chunk_maxima(slice, chunks[s], raw, best + s * kVectors);
+    read_stage(ring + s * kStagePitch, flip, raw);
+    chunk_maxima(part, chunks[s], raw, best + s * kVectors);
   }
+}
+
+/// The memory of a block.
+struct block_memory {
+  block_list list;
+  unsigned char* ring;
+
+  __device__ __forceinline__ explicit block_memory(std::uint32_t capacity) {
+    auto& scratch = *reinterpret_cast<stream_scratch*>(dynamic_shared());
+    list = {reinterpret_cast<std::uint64_t*>(&scratch + 1), capacity, &scratch};
+    ring = reinterpret_cast<unsigned char*>(list.keys + capacity);
+  }
+};
+
+template <class Stored>
+__global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __grid_constant__ stream_args args) {
+  const core::top_k_request& request = args.request;
+  const block_memory memory(args.capacity);
+  const block_list& list = memory.list;
+  const std::uint32_t flip = sign_flip<Stored>(request);
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  const row_team team = team_of(args);
+  const std::int64_t row = args.first_row + team.index;
+  const whole_row<Stored> data = open_row<Stored>(request, row);
+  const row_slice<Stored> slice = slice_of(data, threadIdx.x / kWarp * team.size + team.rank, team.size * kWarps);
+
+  unsigned char* own = memory.ring + threadIdx.x * 16;
+  chunk_walk walk = walk_of(slice);
+  std::uint32_t chunks[kStages];
+  copy_first(slice, walk, chunks, own);
+  if (team.board && team.rank == 0 && threadIdx.x == 0) *team.board = {};
+  std::uint64_t best[kSampled]{};
+  sample_first(slice, chunks, own, flip, best);
   const std::uint64_t cut = agree(args, team, 0, best, list, list.keys + list.capacity);
   start_list(list, data, team.rank == 0, flip != 0, cut);
-  stream_slices(list, team, slice, walk, chunks, own, flip, k);
+  stream_part(list, team, slice, walk, chunks, own, flip, k);
   if (team.size > 1) {
-    if (args.agrees_twice) agree_on_lists(args, team, list, reinterpret_cast<std::uint64_t*>(ring + kRingBytes), k);
+    if (args.agrees_twice)
+      agree_on_lists(args, team, list, reinterpret_cast<std::uint64_t*>(memory.ring + kRingBytes), k);
     shorten(list, team, k, args.handed);
     if (!hand_over(list, team, k, !args.all_sampled)) return;
     gather(list, team, k);
   }
-  write_row(args, list, row, data, ring);
+  write_row(args, list, row, data, memory.ring);
+}
+
+/// The same, of rows that do not divide evenly among the blocks: each block has the same share of all columns, so that
+/// all end together. A block that ends a row before its share ends begins the next, whose cut the others know by then.
+template <class Stored>
+__global__ void __launch_bounds__(kThreads, kBlocks) stream_portions_kernel(const __grid_constant__ stream_args args) {
+  const core::top_k_request& request = args.request;
+  const block_memory memory(args.capacity);
+  const block_list& list = memory.list;
+  const std::uint32_t flip = sign_flip<Stored>(request);
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  unsigned char* own = memory.ring + threadIdx.x * 16;
+  block_portion portion = portion_of(args.portions, blockIdx.x);
+  bool begins = true;
+#pragma unroll 1
+  for (;;) {
+    const row_team team = team_of_row(args, portion.row);
+    const std::int64_t row = args.first_row + portion.row;
+    const whole_row<Stored> data = open_row<Stored>(request, row);
+    const auto part = scattered(data);
+    scattered_walk walk{place_of(portion.from, part.chunks) + threadIdx.x / kWarp, place_of(portion.to, part.chunks)};
+    std::uint32_t chunks[kStages];
+    copy_first(part, walk, chunks, own);
+    if (begins) {
+      if (team.rank == 0 && threadIdx.x == 0) *team.board = {};
+      std::uint64_t best[kSampled]{};
+      sample_first(part, chunks, own, flip, best);
+      const std::uint64_t cut = agree(args, team, 0, best, list, list.keys + list.capacity);
+      start_list(list, data, team.rank == 0, flip != 0, cut);
+      if (team.rank == 0) tell_levels(list, *team.board);
+    } else {
+      join_list(list, *team.board);
+    }
+    stream_part(list, team, part, walk, chunks, own, flip, k);
+    shorten(list, team, k, args.handed);
+    if (hand_over(list, team, k, true)) {
+      gather(list, team, k);
+      write_row(args, list, row, data, memory.ring);
+    }
+    if (portion.over == 0) return;
+    portion = {portion.row + 1, 0, portion.over, 0};
+    begins = false;
+    __syncthreads();  // the ring and the list are free
+  }
 }
 
 /// The fewest groups a block that give a team kGroupsPerK for each of the k, if a block has so many: a power of two of
@@ -381,6 +521,18 @@ bool agrees_twice(const stream_args& args, std::int64_t vectors) {
   return std::min(expected, static_cast<double>(k * args.largest_team())) > 2.0 * args.capacity;
 }
 
+/// Portions for rows that do not divide evenly among the blocks, if the blocks of the smaller teams would have that
+/// many more bytes; where these are of one block, handing over comes on top. @returns no pitch, if they would not. As
+/// many blocks begin a row as if it were shared evenly.
+row_portions portions_for(std::int64_t rows, std::int64_t row_bytes, std::int64_t blocks) {
+  constexpr std::int64_t kUnits = row_portions::kUnits;
+  const std::int64_t team = blocks / rows;
+  const std::int64_t least = team > 1 ? kSecondPart : 3 * kSecondPart;
+  if (blocks > row_portions::kMostBlocks || row_bytes * (blocks % rows) <= least * team * blocks) return {0, 0};
+  const std::int64_t pitch = kUnits + kUnits * kSecondPart / row_bytes;
+  return {static_cast<std::uint32_t>(pitch), static_cast<std::uint32_t>(rows * pitch - (pitch - kUnits))};
+}
+
 template <class Stored>
 void launch_type(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   constexpr const char* kWhat = "launching the row-wise top k of long rows";
@@ -409,19 +561,23 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
     const std::int64_t vectors = request.matrix.cols / row_slice<Stored>::kPerVector;
     args.all_sampled = vectors <= sampled_by(args);
     args.agrees_twice = agrees_twice(args, vectors);
+    if (!args.agrees_twice)  // where all would wait for all before any begins its second part
+      args.portions = portions_for(part_rows, request.matrix.cols * std::int64_t{sizeof(Stored)}, blocks);
+    const bool by_portions = args.portions.pitch > 0;
     const launch_shape shape{.grid = dim3(static_cast<unsigned>(blocks)),
                              .threads = kThreads,
                              .shared_bytes = shared_bytes,
                              .cooperative = team > 1};
     if (team == 1) return launch(stream_rows_kernel<Stored>, shape, stream, args, kWhat);
     args.handed = static_cast<std::uint32_t>(team <= kSmallTeam && 4 * k <= capacity ? capacity : k);
-    const std::int64_t keys = team * (std::int64_t{kTurns} * args.most_groups() + args.handed);
+    const std::int64_t keys =
+        team * (std::int64_t{kTurns} * args.most_groups() + args.handed) + (by_portions ? args.handed : 0);
     args.board_bytes = static_cast<std::int64_t>(sizeof(team_board)) +
                        (keys * 8 + std::int64_t{alignof(team_board)} - 1) / std::int64_t{alignof(team_board)} *
                            std::int64_t{alignof(team_board)};
     const stream_memory boards(stream, part_rows * args.board_bytes);
     args.boards = static_cast<unsigned char*>(boards.data());
-    launch(stream_rows_kernel<Stored>, shape, stream, args, kWhat);
+    launch(by_portions ? stream_portions_kernel<Stored> : stream_rows_kernel<Stored>, shape, stream, args, kWhat);
   };
 
   const int fitting = blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, kWhat);
