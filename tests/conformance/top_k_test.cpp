@@ -556,6 +556,30 @@ TEST(TopKTeams, EqualTheReferenceToTheBit) {
   }
 }
 
+/// Early stops of long rows, so many that a block lists candidates of most of its rows: what the bisection ends with is
+/// in the list, or is not; with lists of every length.
+TEST(TopKManyStops, OfLongRows) {
+  constexpr std::int64_t kCols[] = {4'096, 2'057, 5'000, 2'056};
+  constexpr std::int64_t kKs[] = {64, 20, 128, 250};
+  constexpr std::string_view kDistributions[] = {"normal",    "near_midpoints",   "apart_by_eps",
+                                                 "ties_90",   "changing",         "signed_zeros",
+                                                 "lognormal", "nan_in_tenth_row", "overflowing"};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const named_mode& mode : kModes) {
+    if (mode.name == "exact") continue;
+    for (int i = 0; i < 3; ++i, ++turn) {
+      const std::int64_t cols = kCols[turn % std::size(kCols)];
+      const std::int64_t k = std::min(kKs[turn / 4 % std::size(kKs)], cols / 16);
+      top_k_case what = case_of_turn(turn, 5'000, cols, k, kDistributions[turn % std::size(kDistributions)]);
+      what.sorted = false;
+      what.mode = mode.name;
+      expect_equal_by("stop_rows", *gpu, what);
+    }
+  }
+}
+
 /// Rows that blocks share in portions, so that most rows are ended by a block that begins the next one: of three blocks
 /// each or of two, and of two or of one.
 TEST(TopKTeams, EqualTheReferenceInPortions) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_sort.cuh"
@@ -158,45 +159,62 @@ __device__ __forceinline__ candidate_border border_of(const float (&values)[Each
   return {at, tied};
 }
 
-/// Writes those of a warp's candidates that a border chooses, in the order of columns: entry e of a lane is candidate
-/// lane + e x kWarp. @param to the place of the row's first entry.
+/// Writes those of a warp's candidates of which chosen(e) is true, in the order of columns: entry e of a lane is
+/// candidate lane + e x kWarp. @param to the place of the row's first entry.
+template <class Stored, int Each, class Chosen>
+__device__ __forceinline__ void write_where(const float (&values)[Each], const std::int32_t (&columns)[Each],
+                                            bool negated, const top_k_output& out, std::int64_t to, Chosen chosen) {
+  const unsigned before_me = (1u << lane_group<kWarp>().rank()) - 1u;
+  const bool usual = out.values && out.indices && out.indices_as == index_type::i32;
+  int place = 0;
+#pragma unroll
+  for (int e = 0; e < Each; e++) {
+    const bool mine_is = chosen(e);
+    const unsigned all = __ballot_sync(kFullWarp, mine_is);
+    const int mine = place + __popc(all & before_me);
+    const auto value = narrowed<Stored>(negated ? -values[e] : values[e]);
+    if (usual) {
+      if (mine_is) {
+        (static_cast<Stored*>(out.values) + to)[mine] = value;
+        (static_cast<std::int32_t*>(out.indices) + to)[mine] = columns[e];
+      }
+    } else if (mine_is) {
+      write_entry(out, to + mine, value, columns[e]);
+    }
+    place += __popc(all);
+  }
+}
+
+/// The same of all for which sure(value) is true, and the first of those for which fills(value) is, k in all.
+template <class Stored, int Each, class Sure, class Fills>
+__device__ __forceinline__ void write_first(const float (&values)[Each], const std::int32_t (&columns)[Each], int k,
+                                            bool negated, const top_k_output& out, std::int64_t to, Sure sure,
+                                            Fills fills) {
+  const lane_group<kWarp> warp;
+  const unsigned before_me = (1u << warp.rank()) - 1u;
+  float count = 0.0f;
+#pragma unroll
+  for (int e = 0; e < Each; e++) count += sure(values[e]) ? 1.0f : 0.0f;
+  int missing = k - static_cast<int>(warp.sum_count(count));
+  write_where<Stored>(values, columns, negated, out, to, [&](int e) {
+    const unsigned filling = __ballot_sync(kFullWarp, fills(values[e]));
+    const bool first = __popc(filling & before_me) < missing;
+    missing -= __popc(filling);
+    return sure(values[e]) || (fills(values[e]) && first);
+  });
+}
+
+/// Writes those that a border chooses.
 template <class Stored, int Each>
 __device__ __forceinline__ void write_chosen(const float (&values)[Each], const std::int32_t (&columns)[Each],
                                              candidate_border border, int k, bool negated, const top_k_output& out,
                                              std::int64_t to) {
-  const lane_group<kWarp> warp;
-  const unsigned before_me = (1u << warp.rank()) - 1u;
-  const bool usual = out.values && out.indices && out.indices_as == index_type::i32;
-  int place = 0;
-  const auto write = [&](int e, bool chosen) {
-    const unsigned all = __ballot_sync(kFullWarp, chosen);
-    const int mine = place + __popc(all & before_me);
-    const auto value = narrowed<Stored>(negated ? -values[e] : values[e]);
-    if (usual) {
-      if (chosen) {
-        (static_cast<Stored*>(out.values) + to)[mine] = value;
-        (static_cast<std::int32_t*>(out.indices) + to)[mine] = columns[e];
-      }
-    } else if (chosen) {
-      write_entry(out, to + mine, value, columns[e]);
-    }
-    place += __popc(all);
-  };
   if (!border.tied) {
-#pragma unroll
-    for (int e = 0; e < Each; e++) write(e, values[e] >= border.from);
-    return;
-  }
-  float sure = 0.0f;
-#pragma unroll
-  for (int e = 0; e < Each; e++) sure += values[e] > border.from ? 1.0f : 0.0f;
-  int missing = k - static_cast<int>(warp.sum_count(sure));
-#pragma unroll
-  for (int e = 0; e < Each; e++) {
-    const unsigned equal = __ballot_sync(kFullWarp, values[e] == border.from);
-    const bool first = __popc(equal & before_me) < missing;
-    write(e, values[e] > border.from || (values[e] == border.from && first));
-    missing -= __popc(equal);
+    write_where<Stored>(values, columns, negated, out, to, [&](int e) { return values[e] >= border.from; });
+  } else {
+    write_first<Stored>(
+        values, columns, k, negated, out, to, [&](float value) { return value > border.from; },
+        [&](float value) { return value == border.from; });
   }
 }
 
@@ -290,13 +308,9 @@ struct border_values {
   float next;
 };
 
-template <int Each, class Stored>
-__device__ __forceinline__ border_values listed_border_by(const staged_row<Stored>& row, const std::int32_t* list,
-                                                          const candidate_search& search, float& each) {
-  float values[Each];
-  std::int32_t columns[Each];
-  read_listed(row, list, search.count, columns, values);
-  const candidate_border border = search_list(values, search, each);
+/// Both, of candidates in a warp's registers, of which more than k are there.
+template <int Each>
+__device__ __forceinline__ border_values values_at(const float (&values)[Each], candidate_border border) {
   if (border.tied) return {border.from, border.from};
   const lane_group<kWarp> warp;
   float last = INFINITY;
@@ -309,13 +323,20 @@ __device__ __forceinline__ border_values listed_border_by(const staged_row<Store
   return {-warp.largest(-last), warp.largest(next)};
 }
 
-/// Finds both among the columns in a list. A warp calls it. @param each as below. @pre there are more than k of them.
-template <class Stored>
-__device__ __forceinline__ border_values listed_border(const staged_row<Stored>& row, const std::int32_t* list,
-                                                       const candidate_search& search, float& each) {
-  if (search.entries() <= 4) return listed_border_by<4>(row, list, search, each);
-  if (search.entries() <= 8) return listed_border_by<8>(row, list, search, each);
-  return listed_border_by<kMostListed / kWarp>(row, list, search, each);
+/// Calls f(columns, values, border_values) with the list of a row in registers. A warp calls it. @param each as below.
+template <class Stored, class F>
+__device__ __forceinline__ void with_list(const staged_row<Stored>& row, const std::int32_t* list,
+                                          const candidate_search& search, float& each, F f) {
+  const auto with = [&](auto entries) {
+    float values[decltype(entries)::value];
+    std::int32_t columns[decltype(entries)::value];
+    read_listed(row, list, search.count, columns, values);
+    f(columns, values, values_at(values, search_list(values, search, each)));
+  };
+  const int most = search.entries();
+  if (most <= 4) return with(std::integral_constant<int, 4>());
+  if (most <= 8) return with(std::integral_constant<int, 8>());
+  with(std::integral_constant<int, kMostListed / kWarp>());
 }
 
 /// Writes the k best of the columns in a list, ascending or best first. A warp calls it.

@@ -3,17 +3,19 @@
 // Why it is fast: a midpoint is reached by k values exactly where it does not exceed the k-th best value, so that the
 // bisection's whole path follows from the row's extremes and its k-th and (k+1)-th best values, without a count. The
 // extremes need one pass, which lists the few columns that may be among the best as well; a warp finds the two values
-// in that list, as the exact search does. A second pass marks what the path ends with.
+// in that list, as the exact search does. What the path ends with is mostly in the list, too, but after a few steps;
+// else a second pass marks it.
 //
-// Steps of a block, a row at a time: bulk copy -> extremes and list -> the two values -> the path, by every thread ->
-// marks -> write (row_output.cuh). Rows that a list does not serve are searched in full (row_search.cuh), and tell the
-// two values by what was chosen; a row that holds NaN or an infinity is answered by that.
+// Steps of a block, a row at a time: bulk copy -> extremes and list -> the two values -> the path, and what it ends
+// with written from the list -> else the path, by every thread -> marks -> write (row_output.cuh). Rows that a list
+// does not serve are searched in full (row_search.cuh), and tell the two values by what was chosen; a row that holds
+// NaN or an infinity is answered by that.
 //
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 //
 // History, 65,536 x 4096, k 64, 4 steps and eps 1e-4: the search of row_stop.cuh 0.42 and 0.56 ms -> extremes and list
 // in two passes 0.40 and 0.43 -> marks by signs of products, one meeting for extremes and counts 0.33 and 0.36 -> a
-// warp goes one way 0.32 and 0.35.
+// warp goes one way 0.32 and 0.35 -> written from the list, eps 0.30; 8 steps 0.33 -> 0.30.
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/top_k/block_launch.cuh"
@@ -22,6 +24,10 @@
 
 namespace shortlist::cuda {
 namespace {
+
+// What fewer steps end with is in no list of candidates for the k best; of longer lists, two passes are as short a way.
+constexpr int kListSteps = 5;
+constexpr int kMostOfLists = 128;  // k
 
 struct row_ends {
   float least;
@@ -68,20 +74,43 @@ __device__ __forceinline__ border_values border_of_chosen(const Share& share, ty
   return border;
 }
 
-template <class Stored, int Values, int Threads, int Blocks>
+/// What a bisection ends with: the columns that reach `sure`, and the first of the others that reach `fill`, k in all.
+struct stop_end {
+  float sure;
+  float fill;
+};
+
+/// For a warp that writes a row by itself; by all threads, it takes registers that are spilled.
+__device__ __forceinline__ stop_end follow_border(const early_stop& stop, const row_ends& ends,
+                                                  const border_values& border) {
+  float low = ends.least;
+  float high = ends.most;
+  const bool exact = bisect(stop, border.last, border.next, low, high);
+  if (stop.by_count) return {INFINITY, low};
+  return exact ? stop_end{border.last, border.last} : stop_end{high, low};
+}
+
+/// What a warp tells the others of a row's list.
+struct list_tidings {
+  border_values border;
+  bool written;  // the row is done
+};
+
+/// @tparam WritesLists whether what a bisection ends with may be written from a row's list.
+template <class Stored, int Values, int Threads, int Blocks, bool WritesLists>
 __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid_constant__ block_args args) {
   using share_type = row_share<Stored, Values>;
   constexpr std::int64_t kMeetBytes = 16;
   constexpr std::int64_t kSummaryBytes = kStartBytes - block_group::kMostWarps * sizeof(uint4);
   constexpr std::int64_t kPostBytes = kMeetBytes + static_cast<std::int64_t>(sizeof(block_group::memory));
-  static_assert(kPostBytes % sizeof(border_values) == 0 && kPostBytes + sizeof(border_values) <= kSummaryBytes);
+  static_assert(kPostBytes % alignof(list_tidings) == 0 && kPostBytes + sizeof(list_tidings) <= kSummaryBytes);
   const core::top_k_request& request = args.request;
   const early_stop& stop = args.search.stop;
   const int k = args.search.k;
   auto* barrier = reinterpret_cast<std::uint64_t*>(dynamic_shared());
   block_group group(*reinterpret_cast<block_group::memory*>(dynamic_shared() + kMeetBytes));
   auto* summaries = reinterpret_cast<uint4*>(dynamic_shared() + kSummaryBytes);
-  auto& posted = *reinterpret_cast<border_values*>(dynamic_shared() + kPostBytes);
+  auto& told = *reinterpret_cast<list_tidings*>(dynamic_shared() + kPostBytes);
   unsigned char* row_bytes = dynamic_shared() + kStartBytes;
   unsigned char* staged = row_bytes + args.stage_bytes;
   auto* list = reinterpret_cast<std::int32_t*>(staged);
@@ -117,6 +146,10 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
     const auto better = share.ascending(share.above_among(least, mine, least_bits));
     const auto [ends, before, count] = summary_of(mine, least_bits, count_marks(better), row.negated, summaries);
 
+    const auto fetch_next = [&] {
+      if (index + gridDim.x < rows) args.stage.fetch_row(index + gridDim.x, row_bytes, barrier);
+    };
+
     border_values border;
     typename share_type::bits chosen = 0;
     int place = 0;
@@ -126,12 +159,28 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
       write_marked<kWarp>(better, share.first_column(), list, before);
       __syncthreads();
       if (threadIdx.x / kWarp == (turn & args.searchers)) {
-        border = listed_border(row, list, {count, k, least, args.candidates.entries}, each);
-        if (threadIdx.x % kWarp == 0) posted = border;
+        const bool first = threadIdx.x % kWarp == 0;
+        const candidate_search search{count, k, least, args.candidates.entries};
+        with_list(row, list, search, each, [&](const auto& columns, const auto& values, const border_values& found) {
+          if (first) told.border = found;
+          if constexpr (WritesLists) {
+            const stop_end end = follow_border(stop, ends, found);
+            const bool writes = end.fill > least;
+            if (first) told.written = writes;
+            if (!writes) return;
+            __syncwarp();
+            if (first) fetch_next();  // the row is no longer read
+            write_first<Stored>(
+                values, columns, k, row.negated, args.output.out, index * k,
+                [&](float value) { return value >= end.sure; },
+                [&](float value) { return value >= end.fill && !(value >= end.sure); });
+          }
+        });
       }
       __syncthreads();
-      border = posted;
       threshold.hit(count, args.candidates.aim);
+      if (WritesLists && told.written) continue;
+      border = told.border;
     } else {
       bool settled = false;
       auto marks =
@@ -163,14 +212,17 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
     }
     write_row<true, 0>(group, args.output, row, share, chosen, place, index, 0, staged, [] { return false; });
     __syncthreads();
-    if (threadIdx.x == 0 && index + gridDim.x < rows) args.stage.fetch_row(index + gridDim.x, row_bytes, barrier);
+    if (threadIdx.x == 0) fetch_next();
   }
 }
 
 template <class Stored, int Values, int Threads, int Blocks>
 void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors) {
-  launch_block_shape<Values, 0, false>(stop_rows_kernel<Stored, Values, Threads, Blocks>, stream, args,
-                                       multiprocessors);
+  const early_stop& stop = args.search.stop;
+  const bool writes_lists = stop.by_eps || (stop.max_iter >= kListSteps && args.search.k <= kMostOfLists);
+  launch_block_shape<Values, 0, false>(writes_lists ? stop_rows_kernel<Stored, Values, Threads, Blocks, true>
+                                                    : stop_rows_kernel<Stored, Values, Threads, Blocks, false>,
+                                       stream, args, multiprocessors);
 }
 
 template <class Stored>
