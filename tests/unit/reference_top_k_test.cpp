@@ -1,9 +1,12 @@
 // The oracle of row-wise top k on its own: rows that were worked out by hand from docs/ordering.md, sections 8 and 9.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
@@ -315,6 +318,79 @@ TEST(ReferenceBisection, WithEpsZeroFindsTheExactSet) {
       EXPECT_EQ(chosen(row, stopped_at(k, 0, by)), chosen(row, by_column(k, by))) << testing::PrintToString(row);
       EXPECT_EQ(chosen(row, sorted(stopped_at(k, 0, by))), chosen(row, best(k, by))) << testing::PrintToString(row);
     }
+  }
+}
+
+/// What Algorithm 1 selects of a row of finite values, without a count: a midpoint is reached by k values where it does
+/// not exceed the k-th best.
+columns followed_from_border(const std::vector<float>& row, std::int64_t k, float eps, int& halvings) {
+  std::vector<float> falling = row;
+  std::sort(falling.begin(), falling.end(), std::greater<>());
+  const float border = falling[static_cast<std::size_t>(k - 1)];
+  float low = falling.back();
+  float high = falling.front();
+  const float width = eps * std::fabs(high);
+  halvings = 0;
+  while (high - low > width) {
+    const float middle = (low + high) * 0.5f;
+    if (middle <= low || middle >= high) break;
+    (border >= middle ? low : high) = middle;
+    ++halvings;
+  }
+  const auto reach_high = std::count_if(row.begin(), row.end(), [&](float value) { return value >= high; });
+  auto sure = std::min<std::int64_t>(reach_high, k);
+  std::int64_t fill = k - sure;
+  columns selected;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    std::int64_t& left = row[i] >= high ? sure : fill;
+    if (row[i] < low || left == 0) continue;
+    --left;
+    selected.push_back(static_cast<std::int64_t>(i));
+  }
+  return selected;
+}
+
+/// Rows of normal, equal, lognormal, far and tied values, and of such below 0.
+std::vector<float> row_of_kind(int kind, std::size_t cols, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> row(cols);
+  for (float& value : row) {
+    const float x = normal(random);
+    switch (kind % 6) {
+      case 0: value = x; break;
+      case 1: value = std::round(x * 2.0f) * 0.5f; break;
+      case 2: value = std::exp(x); break;
+      case 3: value = 5.0f + x * 1e-3f; break;
+      case 4: value = std::fabs(x) < 1.6f ? 0.5f : x; break;
+      default: value = -std::exp(x); break;
+    }
+  }
+  return row;
+}
+
+TEST(ReferenceBisection, FollowsFromTheExtremesAndTheBorderAlone) {
+  constexpr float kEps[] = {0.0f, 1e-6f, 1e-4f, 1e-3f, 1e-2f, 0.1f, 0.5f};
+  std::mt19937 random(7);
+  for (int turn = 0; turn < 6'000; ++turn) {
+    const std::size_t cols = 2 + random() % 300;
+    const std::vector<float> row = row_of_kind(turn, cols, random);
+    const auto k = static_cast<std::int64_t>(1 + random() % (cols - 1));
+    const float eps = kEps[static_cast<std::size_t>(turn / 6) % std::size(kEps)];
+    int halvings = 0;
+    ASSERT_EQ(followed_from_border(row, k, eps, halvings), chosen(row, stopped_at(k, eps)))
+        << "row " << turn << ", k " << k << ", eps " << eps;
+  }
+}
+
+TEST(ReferenceBisection, EndsAfterAsManyHalvingsAsTheExtremesSay) {
+  std::mt19937 random(8);
+  for (int turn = 0; turn < 1'000; ++turn) {
+    const std::vector<float> row = row_of_kind(0, 256, random);
+    int halvings = 0;
+    followed_from_border(row, 32, 1e-2f, halvings);
+    EXPECT_TRUE(halvings == 8 || halvings == 9) << halvings;
+    followed_from_border(row, 32, 1e-3f, halvings);
+    EXPECT_TRUE(halvings == 11 || halvings == 12) << halvings;
   }
 }
 
