@@ -25,6 +25,8 @@ struct shape {
 constexpr shape kOtherShapes[] = {{kRows, 1024, 64},   {kRows, 4096, 64},    {1'048'576, kCols, kK},
                                   {1, 1'000'000, 100}, {1, 10'000'000, 100}, {100, 100'000, 100}};
 
+constexpr std::int64_t kStoppedCols = 4096;  // early stops of other shapes from here on, too
+
 rows_job job_of(const shape& s, value_type type = value_type::f32) {
   rows_job job{.rows = s.rows, .cols = s.cols, .type = type};
   job.options.k = s.k;
@@ -53,7 +55,17 @@ std::vector<listed_rows_job> cpu_jobs() {
   for (const value_type type : {value_type::f16, value_type::bf16}) {
     add([&](rows_job& j) { j.type = type; }, beside_base);
   }
-  for (const shape& s : kOtherShapes) jobs.push_back({job_of(s), {}});
+  for (const shape& s : kOtherShapes) {
+    rows_job job = job_of(s);
+    jobs.push_back({job, {}});
+    if (s.cols < kStoppedCols) continue;
+    const nlohmann::ordered_json beside = {{"compared_with", work_name(job, "cpu")}};
+    job.options.eps = 1e-4f;
+    jobs.push_back({job, beside});
+    job.options.eps = {};
+    job.options.max_iter = 8;
+    jobs.push_back({job, beside});
+  }
   return jobs;
 }
 

@@ -33,13 +33,11 @@ struct cpu_top_k_rule {
   std::int64_t max_rows = kAny;
   std::int64_t min_cols = 0;
   std::int64_t min_cols_per_k = 0;
-  bool serves_early_stop = true;
   top_k_algorithm algorithm;
   std::string_view reason;
 
   constexpr bool holds(const top_k_shape& shape) const {
-    return shape.rows <= max_rows && shape.cols >= min_cols && shape.cols / shape.k >= min_cols_per_k &&
-           (serves_early_stop || !shape.early_stop);
+    return shape.rows <= max_rows && shape.cols >= min_cols && shape.cols / shape.k >= min_cols_per_k;
   }
 };
 
@@ -48,7 +46,6 @@ constexpr cpu_top_k_rule kCpuTopKRules[] = {
     {.max_rows = 8,
      .min_cols = 1 << 17,
      .min_cols_per_k = 64,
-     .serves_early_stop = false,
      .algorithm = top_k_algorithm::split_rows,
      .reason = "few long rows: all workers share a row, and the best of their parts are few"},
     {.algorithm = top_k_algorithm::whole_rows,

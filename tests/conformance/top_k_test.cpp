@@ -580,6 +580,29 @@ TEST(TopKManyStops, OfLongRows) {
   }
 }
 
+/// Early stops of rows that the CPU filters, by one worker or by all: what fills up lies anywhere in the row.
+TEST(TopKLongStops, OfFilteredRowsOnTheCpu) {
+  constexpr std::int64_t kCols[] = {16'384, 20'001, 70'000, 33'000};
+  constexpr std::int64_t kKs[] = {1, 50, 128};
+  std::uint64_t turn = 0;
+  for (const named_mode& mode : kModes) {
+    if (mode.name == "exact") continue;
+    for (const std::string_view distribution : row_distributions()) {
+      turn++;
+      top_k_case what = case_of_turn(turn, 2, kCols[turn % std::size(kCols)], kKs[turn % std::size(kKs)], distribution);
+      what.mode = mode.name;
+      if (turn % 7 == 0) what.outputs = "mask";
+      if (turn % 4 == 0) what.ragged = "borders";
+      const matrix_data data = make_data(what);
+      const output_bytes expected = expected_bytes(what, data);
+      for (const top_k_way& way : ways_of(device::cpu())) {
+        const std::string failure = run_way(what, way, data, expected);
+        EXPECT_TRUE(failure.empty()) << failure;
+      }
+    }
+  }
+}
+
 /// Rows that blocks share in portions, so that most rows are ended by a block that begins the next one: of three blocks
 /// each or of two, and of two or of one.
 TEST(TopKTeams, EqualTheReferenceInPortions) {

@@ -142,7 +142,16 @@ row_border find_border(const top_k_kernels& kernels, const row_keys& row, std::i
   return border;
 }
 
-bool is_finite(const row_summary& summary) { return summary.least > kMinusInfinityKey && summary.most < kInfinityKey; }
+row_order_key last_of_best(const top_k_kernels& kernels, const row_keys& row, row_border border) {
+  return border.ties > 0 ? border.key : kernels.least_from(row.keys, row.count, border.key + 1);
+}
+
+void key_range::join(key_range other) {
+  least = std::min(least, other.least);
+  most = std::max(most, other.most);
+}
+
+bool key_range::is_finite() const { return least > kMinusInfinityKey && most < kInfinityKey; }
 
 namespace {
 
@@ -154,21 +163,6 @@ float midpoint(float low, float high) {
 
 }  // namespace
 
-bisected bisect_to_width(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, float eps) {
-  float low = value_of(row.summary.least);
-  float high = value_of(row.summary.most);
-  const float width = eps * std::fabs(high);
-  while (high - low > width) {
-    const float middle = midpoint(low, high);
-    if (middle <= low || middle >= high) break;
-    const row_order_key from = key_of(middle);
-    const std::int64_t reached = kernels.count_from(row.keys, row.count, from);
-    if (reached == k) return {from, from};
-    (reached < k ? high : low) = middle;
-  }
-  return {key_of(high), key_of(low)};
-}
-
 bisected bisect_steps(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, int max_iter) {
   float low = value_of(row.summary.least);
   float high = value_of(row.summary.most);
@@ -178,6 +172,19 @@ bisected bisect_steps(const top_k_kernels& kernels, const row_keys& row, std::in
     (reached < k ? high : low) = middle;
   }
   return {key_of(low), key_of(low)};
+}
+
+bisected follow_bisection(key_range range, row_order_key last, const top_k_options& options) {
+  const float border = value_of(last);
+  float low = value_of(range.least);
+  float high = value_of(range.most);
+  const float width = options.eps.value_or(0.0f) * std::fabs(high);
+  for (int step = 0; !options.max_iter || step < *options.max_iter; ++step) {
+    const float middle = midpoint(low, high);
+    if (options.eps && (!(high - low > width) || middle <= low || middle >= high)) break;
+    (border >= middle ? low : high) = middle;
+  }
+  return {key_of(options.max_iter ? low : high), key_of(low)};
 }
 
 }  // namespace shortlist::cpu

@@ -1,7 +1,9 @@
-// The border of a row's k best: by counting until exactly k keys are above a threshold, or by RTop-K's bisections.
+// The border of a row's k best, by counting until exactly k keys are above a threshold, and what RTop-K's bisections
+// select.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "cpu/top_k/kernels.hpp"
 
@@ -32,6 +34,18 @@ class border_guess {
 
 /// The exact border. @pre 1 <= k < row.count.
 row_border find_border(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, border_guess& guess);
+/// The least key of the best. @pre these are numbers.
+row_order_key last_of_best(const top_k_kernels& kernels, const row_keys& row, row_border border);
+
+/// The least and the largest key of a row.
+struct key_range {
+  row_order_key least = std::numeric_limits<row_order_key>::max();
+  row_order_key most = kNanOrPadding;
+
+  void join(key_range other);
+  /// Whether all values are finite, so that bisections apply.
+  bool is_finite() const;
+};
 
 /// What a bisection of docs/ordering.md, section 9, selects: every key >= `from`, and of those in [fill_from, from) as
 /// many as are missing to k, the smaller columns first. Where keys >= from are more than k, the first k of them.
@@ -40,12 +54,10 @@ struct bisected {
   row_order_key fill_from;
 };
 
-/// Whether all values of a row are finite, so that bisections apply.
-bool is_finite(const row_summary& summary);
-
-/// Algorithm 1. @pre is_finite, 1 <= k <= row.count.
-bisected bisect_to_width(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, float eps);
-/// Algorithm 2. @pre the same.
+/// Algorithm 2, by its counts. @pre the row is finite, 1 <= k <= row.count.
 bisected bisect_steps(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, int max_iter);
+/// Either algorithm without a count: a midpoint is reached by k values where it does not exceed the k-th best.
+/// @param range of the row, which is finite. @param last the k-th best key.
+bisected follow_bisection(key_range range, row_order_key last, const top_k_options& options);
 
 }  // namespace shortlist::cpu

@@ -39,6 +39,9 @@ struct top_k_kernels {
   /// How many keys are >= `from`, which is above kNanOrPadding.
   std::int64_t (*count_from)(const row_order_key* keys, std::int64_t count, row_order_key from);
 
+  /// The least of the keys >= `from`, which is above kNanOrPadding. @pre there is one.
+  row_order_key (*least_from)(const row_order_key* keys, std::int64_t count, row_order_key from);
+
   /// The keys in [from, to), in any place of `out`; returns how many. `from` is above kNanOrPadding.
   std::int64_t (*keep_between)(const row_order_key* keys, std::int64_t count, row_order_key from, row_order_key to,
                                row_order_key* out);

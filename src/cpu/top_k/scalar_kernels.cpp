@@ -35,6 +35,14 @@ std::int64_t count_from(const row_order_key* keys, std::int64_t count, row_order
   return std::count_if(keys, keys + count, [=](row_order_key key) { return key >= from; });
 }
 
+row_order_key least_from(const row_order_key* keys, std::int64_t count, row_order_key from) {
+  row_order_key least = std::numeric_limits<row_order_key>::max();
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (keys[i] >= from) least = std::min(least, keys[i]);
+  }
+  return least;
+}
+
 std::int64_t keep_between(const row_order_key* keys, std::int64_t count, row_order_key from, row_order_key to,
                           row_order_key* out) {
   const row_order_key* end =
@@ -81,6 +89,7 @@ std::int64_t collect(const row_order_key* keys, std::int64_t count, row_order_ke
 
 constexpr top_k_kernels kScalarKernels = {{make_keys<float>, make_keys<float16>, make_keys<bfloat16>},
                                           count_from,
+                                          least_from,
                                           keep_between,
                                           best_columns,
                                           best_mask,

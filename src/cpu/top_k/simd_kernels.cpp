@@ -131,6 +131,17 @@ std::int64_t count_from(const row_order_key* keys, std::int64_t count, row_order
   return all;
 }
 
+row_order_key least_from(const row_order_key* keys, std::int64_t count, row_order_key from) {
+  const ints below = hn::Set(kInts, from - 1);
+  const ints none = hn::Set(kInts, std::numeric_limits<row_order_key>::max());
+  ints least = none;
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const ints key = hn::LoadU(kInts, keys + i);
+    least = hn::Min(least, hn::IfThenElse(hn::Gt(key, below), key, none));
+  }
+  return hn::GetLane(hn::MinOfLanes(kInts, least));
+}
+
 std::int64_t keep_between(const row_order_key* keys, std::int64_t count, row_order_key from, row_order_key to,
                           row_order_key* out) {
   const ints below = hn::Set(kInts, from - 1);
@@ -247,6 +258,7 @@ std::int64_t collect(const row_order_key* keys, std::int64_t count, row_order_ke
 
 constexpr top_k_kernels kKernels = {{make_keys<float>, make_keys<float16>, make_keys<bfloat16>},
                                     count_from,
+                                    least_from,
                                     keep_between,
                                     best_columns,
                                     best_mask,

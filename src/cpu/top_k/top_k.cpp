@@ -3,7 +3,8 @@
 // Why it is fast: a row is read once and becomes keys that stay in the first cache; the border of its k best is found
 // by counting keys above a threshold, a handful of passes of one comparison a vector, and the best columns are written
 // by compressing. A long row with few best is filtered instead by a threshold that rises: what falls below it is never
-// looked at again.
+// looked at again. What a bisection selects follows from a row's extremes and the least of its k best, without a step
+// of it counted; only few steps are counted, where that is less than finding the border.
 // Steps of a row: gather (only if its values are not neighbours) -> keys -> border -> columns -> values, indices, mask.
 // Limit: bytes of the matrix over the read bandwidth; measured share: docs/benchmarks.md.
 #include "cpu/top_k/top_k.hpp"
@@ -13,6 +14,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +31,7 @@ constexpr std::int64_t kFilterCols = 2 * kChunk;             // rows from here o
 constexpr std::int64_t kFilterShare = 128;                   // if at most one value in so many is among the best
 constexpr std::int64_t kPartCols = 4 * kChunk;               // of a row that workers share; a shorter part does not pay
 constexpr std::int64_t kKeptBytes = std::int64_t{32} << 20;  // of scratch that a thread keeps between calls
+constexpr int kCountedSteps = 5;                             // of a bisection; more take longer than the border
 constexpr std::int64_t kRankedByCounting = 512;              // best columns are; more are sorted
 constexpr std::int64_t kSortShare =
     512;  // fewer best columns than one in so many are sorted, others marked and scanned
@@ -139,9 +142,9 @@ row_order_key key_to_beat(const std::uint64_t* candidates, std::int64_t k) {
 }
 
 /// The min(k, count) best of the columns [first, first + count) of a row, in no order, at the front of `candidates`,
-/// which has room for 2 k + kChunk; returns how many.
+/// which has room for 2 k + kChunk; returns how many. @param range gets the part's.
 std::int64_t filter_part(const job& work, const row_slice& row, std::int64_t first, std::int64_t count, scratch& memory,
-                         std::uint64_t* candidates) {
+                         std::uint64_t* candidates, key_range& range) {
   const std::int64_t k = work.k();
   row_order_key* keys = memory.keys(kChunk);
   row_order_key from = kNanOrPadding;
@@ -150,6 +153,7 @@ std::int64_t filter_part(const job& work, const row_slice& row, std::int64_t fir
   for (std::int64_t done = 0; done < count; done += kChunk) {
     const std::int64_t here = std::min(kChunk, count - done);
     const row_summary summary = make_keys(work, row, first + done, here, memory, keys);
+    range.join({summary.least, summary.most});
     if (summary.most < from) continue;
     if (found == 0 && here > k) {  // the first chunk's own border spares most of its candidates
       const row_keys row_of_chunk{keys, here, summary, {memory.room(0, here), memory.room(1, here)}};
@@ -164,6 +168,28 @@ std::int64_t filter_part(const job& work, const row_slice& row, std::int64_t fir
 }
 
 std::int64_t candidate_room(std::int64_t k) { return 2 * k + kChunk; }
+
+/// Makes of a row's k best, at the front of `candidates`, what a bisection selects instead: those of them that are
+/// sure, and the first columns of the row that fill up. @pre the row is finite and has more than k columns.
+void bisect_candidates(const job& work, const row_slice& row, key_range range, std::uint64_t* candidates,
+                       scratch& memory) {
+  const std::int64_t k = work.k();
+  const bisected found =
+      follow_bisection(range, key_part(*std::min_element(candidates, candidates + k)), work.options());
+  const auto is_sure = [&](std::uint64_t candidate) {
+    return !work.options().max_iter && key_part(candidate) >= found.from;
+  };
+  std::int64_t chosen = std::partition(candidates, candidates + k, is_sure) - candidates;
+  row_order_key* keys = memory.keys(kChunk);
+  for (std::int64_t first = 0; chosen < k; first += kChunk) {
+    const std::int64_t here = std::min(kChunk, row.count - first);
+    make_keys(work, row, first, here, memory, keys);
+    std::uint64_t* const more = candidates + chosen;
+    std::uint64_t* const end =
+        more + work.kernels.collect(keys, here, found.fill_from, static_cast<std::uint32_t>(first), more);
+    chosen = std::min(std::remove_if(more, end, is_sure) - candidates, k);
+  }
+}
 
 /// The columns of `count` candidates, ascending.
 std::uint32_t* columns_of(const std::uint64_t* candidates, std::int64_t count, std::int64_t cols, scratch& memory) {
@@ -265,7 +291,7 @@ std::int64_t bisected_columns(const top_k_kernels& kernels, const row_keys& row,
                               std::uint32_t* columns) {
   const std::int64_t reached = kernels.best_columns(row.keys, row.count, {found.fill_from - 1, 0}, columns);
   const std::int64_t sure =
-      found.from == found.fill_from ? reached : kernels.count_from(row.keys, row.count, found.from);
+      found.from == found.fill_from || reached <= k ? reached : kernels.count_from(row.keys, row.count, found.from);
   if (sure == reached) return std::min(reached, k);
   std::int64_t fill = std::max<std::int64_t>(k - sure, 0);
   std::int64_t left = std::min(sure, k);
@@ -309,9 +335,14 @@ void select_by_keys(const job& work, std::int64_t index, const row_slice& row, b
   std::int64_t count = row.count;
   if (row.count <= work.k()) {
     for (std::int64_t i = 0; i < row.count; ++i) columns[i] = static_cast<std::uint32_t>(i);
-  } else if (work.stops_early() && is_finite(summary)) {
-    const bisected found = work.options().eps ? bisect_to_width(work.kernels, made, work.k(), *work.options().eps)
-                                              : bisect_steps(work.kernels, made, work.k(), *work.options().max_iter);
+  } else if (const key_range range{summary.least, summary.most}; work.stops_early() && range.is_finite()) {
+    const auto follow = [&] {
+      const row_border border = find_border(work.kernels, made, work.k(), guess);
+      return follow_bisection(range, last_of_best(work.kernels, made, border), work.options());
+    };
+    const std::optional<int> steps = work.options().max_iter;
+    const bisected found =
+        steps && *steps <= kCountedSteps ? bisect_steps(work.kernels, made, work.k(), *steps) : follow();
     count = bisected_columns(work.kernels, made, work.k(), found, columns);
   } else {
     const row_border border = find_border(work.kernels, made, work.k(), guess);
@@ -361,9 +392,11 @@ void select_row(const job& work, std::int64_t index, border_guess& guess, scratc
     write_row(work, index, row, {});
   } else if (work.request.matrix.type == value_type::f64) {
     select_doubles(work, index, row, memory);
-  } else if (row.count >= kFilterCols && work.k() <= row.count / kFilterShare && !work.stops_early()) {
+  } else if (row.count >= kFilterCols && work.k() <= row.count / kFilterShare) {
     std::uint64_t* candidates = memory.candidates(candidate_room(work.k()));
-    const std::int64_t count = filter_part(work, row, 0, row.count, memory, candidates);
+    key_range range;
+    const std::int64_t count = filter_part(work, row, 0, row.count, memory, candidates, range);
+    if (work.stops_early() && range.is_finite()) bisect_candidates(work, row, range, candidates, memory);
     write_candidates(work, index, row, candidates, count, memory);
   } else {
     select_by_keys(work, index, row, guess, memory);
@@ -388,21 +421,26 @@ void top_k_of_split_row(const job& work, std::int64_t index) {
   const std::int64_t room = candidate_room(work.k());
   std::vector<std::uint64_t> candidates(static_cast<std::size_t>(parts * room));
   std::vector<std::int64_t> counts(static_cast<std::size_t>(parts));
+  std::vector<key_range> ranges(static_cast<std::size_t>(parts));
   for_each_slot(static_cast<int>(parts), [&](int part) {
     thread_scratch<scratch> memory;
     const std::int64_t first = row.count * part / parts;
     const std::int64_t end = row.count * (part + 1) / parts;
     counts[static_cast<std::size_t>(part)] =
-        filter_part(work, row, first, end - first, *memory, candidates.data() + part * room);
+        filter_part(work, row, first, end - first, *memory, candidates.data() + part * room,
+                    ranges[static_cast<std::size_t>(part)]);
   });
   std::int64_t count = counts[0];
   for (std::int64_t part = 1; part < parts; ++part) {
     const auto from = candidates.begin() + part * room;
     std::copy(from, from + counts[static_cast<std::size_t>(part)], candidates.begin() + count);
     count += counts[static_cast<std::size_t>(part)];
+    ranges[0].join(ranges[static_cast<std::size_t>(part)]);
   }
   count = prune(candidates.data(), count, work.k());
   thread_scratch<scratch> memory;
+  if (work.stops_early() && row.count > work.k() && ranges[0].is_finite())
+    bisect_candidates(work, row, ranges[0], candidates.data(), *memory);
   write_candidates(work, index, row, candidates.data(), count, *memory);
 }
 
@@ -411,8 +449,7 @@ void top_k_of_split_row(const job& work, std::int64_t index) {
 void top_k(core::top_k_algorithm algorithm, const core::top_k_request& request) {
   const default_float_environment environment;
   const job work{request, current_top_k_kernels(), size_bytes(request.matrix.type)};
-  const bool splits =
-      algorithm == core::top_k_algorithm::split_rows && request.matrix.type != value_type::f64 && !work.stops_early();
+  const bool splits = algorithm == core::top_k_algorithm::split_rows && request.matrix.type != value_type::f64;
   if (!splits) {
     top_k_of_whole_rows(work);
     return;
