@@ -146,12 +146,7 @@ row_order_key last_of_best(const top_k_kernels& kernels, const row_keys& row, ro
   return border.ties > 0 ? border.key : kernels.least_from(row.keys, row.count, border.key + 1);
 }
 
-void key_range::join(key_range other) {
-  least = std::min(least, other.least);
-  most = std::max(most, other.most);
-}
-
-bool key_range::is_finite() const { return least > kMinusInfinityKey && most < kInfinityKey; }
+bool is_finite(key_range range) { return range.least > kMinusInfinityKey && range.most < kInfinityKey; }
 
 namespace {
 
@@ -161,30 +156,31 @@ float midpoint(float low, float high) {
   return std::isfinite(sum) ? sum * 0.5f : low * 0.5f + high * 0.5f;
 }
 
-}  // namespace
-
-bisected bisect_steps(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, int max_iter) {
-  float low = value_of(row.summary.least);
-  float high = value_of(row.summary.most);
-  for (int step = 0; step < max_iter; ++step) {
-    const float middle = midpoint(low, high);
-    const std::int64_t reached = kernels.count_from(row.keys, row.count, key_of(middle));
-    (reached < k ? high : low) = middle;
-  }
-  return {key_of(low), key_of(low)};
-}
-
-bisected follow_bisection(key_range range, row_order_key last, const top_k_options& options) {
-  const float border = value_of(last);
+/// Algorithm 1 or 2. That k values reach a midpoint exactly, where Algorithm 1 ends, changes nothing but the time.
+/// @param reached reached(middle): whether k values do.
+template <class Reached>
+bisected bisect(key_range range, const top_k_options& options, Reached reached) {
   float low = value_of(range.least);
   float high = value_of(range.most);
   const float width = options.eps.value_or(0.0f) * std::fabs(high);
   for (int step = 0; !options.max_iter || step < *options.max_iter; ++step) {
     const float middle = midpoint(low, high);
     if (options.eps && (!(high - low > width) || middle <= low || middle >= high)) break;
-    (border >= middle ? low : high) = middle;
+    (reached(middle) ? low : high) = middle;
   }
   return {key_of(options.max_iter ? low : high), key_of(low)};
+}
+
+}  // namespace
+
+bisected count_bisection(const top_k_kernels& kernels, const row_keys& row, const top_k_options& options) {
+  return bisect(row.summary, options,
+                [&](float middle) { return kernels.count_from(row.keys, row.count, key_of(middle)) >= options.k; });
+}
+
+bisected follow_bisection(key_range range, row_order_key last, const top_k_options& options) {
+  const float border = value_of(last);
+  return bisect(range, options, [&](float middle) { return border >= middle; });
 }
 
 }  // namespace shortlist::cpu

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "cpu/top_k/kernels.hpp"
 
@@ -37,16 +36,6 @@ row_border find_border(const top_k_kernels& kernels, const row_keys& row, std::i
 /// The least key of the best. @pre these are numbers.
 row_order_key last_of_best(const top_k_kernels& kernels, const row_keys& row, row_border border);
 
-/// The least and the largest key of a row.
-struct key_range {
-  row_order_key least = std::numeric_limits<row_order_key>::max();
-  row_order_key most = kNanOrPadding;
-
-  void join(key_range other);
-  /// Whether all values are finite, so that bisections apply.
-  bool is_finite() const;
-};
-
 /// What a bisection of docs/ordering.md, section 9, selects: every key >= `from`, and of those in [fill_from, from) as
 /// many as are missing to k, the smaller columns first. Where keys >= from are more than k, the first k of them.
 struct bisected {
@@ -54,9 +43,12 @@ struct bisected {
   row_order_key fill_from;
 };
 
-/// Algorithm 2, by its counts. @pre the row is finite, 1 <= k <= row.count.
-bisected bisect_steps(const top_k_kernels& kernels, const row_keys& row, std::int64_t k, int max_iter);
-/// Either algorithm without a count: a midpoint is reached by k values where it does not exceed the k-th best.
+/// Whether all values of a row are finite, so that bisections apply.
+bool is_finite(key_range range);
+
+/// By a count for each midpoint. @pre the row is finite, 1 <= k <= row.count.
+bisected count_bisection(const top_k_kernels& kernels, const row_keys& row, const top_k_options& options);
+/// Without a count: a midpoint is reached by k values where it does not exceed the k-th best.
 /// @param range of the row, which is finite. @param last the k-th best key.
 bisected follow_bisection(key_range range, row_order_key last, const top_k_options& options);
 

@@ -17,12 +17,16 @@ inline constexpr row_order_key kNanOrPadding = std::numeric_limits<row_order_key
 /// Places that kernels may write past the last key or column, a whole vector at a time.
 inline constexpr std::int64_t kKeySlack = 16;
 
+/// The least and the largest of some keys; of none, what any key changes.
+struct key_range {
+  row_order_key least = std::numeric_limits<row_order_key>::max();
+  row_order_key most = kNanOrPadding;
+};
+
 /// What is known of a row once its keys are made.
-struct row_summary {
-  row_order_key least;
-  row_order_key most;
-  float sum;      ///< of the values, negated where the smallest are best; any value if some are not finite
-  float squares;  ///< of their squares
+struct row_summary : key_range {
+  float sum = 0.0f;      ///< of the values, negated where the smallest are best; any value if some are not finite
+  float squares = 0.0f;  ///< of their squares
 };
 
 /// The best of a row: every key above `key`, and the first `ties` of those equal to it.

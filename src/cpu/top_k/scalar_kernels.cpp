@@ -17,7 +17,7 @@ row_order_key key_of_value(float value) {
 template <class Stored>
 row_summary make_keys(const void* values, std::int64_t count, order best, row_order_key* keys) {
   const auto* from = static_cast<const Stored*>(values);
-  row_summary made{std::numeric_limits<row_order_key>::max(), kNanOrPadding, 0.0f, 0.0f};
+  row_summary made;
   for (std::int64_t i = 0; i < count; ++i) {
     float value = core::widen(from[i]);
     if (best == order::smallest) value = -value;

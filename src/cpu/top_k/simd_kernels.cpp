@@ -72,8 +72,9 @@ row_summary make_keys(const void* values, std::int64_t count, order best, row_or
   }
   const ints padding = hn::Set(kInts, kNanOrPadding);
   for (std::int64_t j = 0; j < kKeySlack; j += kLanes) hn::StoreU(padding, kInts, keys + count + j);
-  return {hn::GetLane(hn::MinOfLanes(kInts, least)), hn::GetLane(hn::MaxOfLanes(kInts, most)),
-          hn::GetLane(hn::SumOfLanes(kFloats, sum)), hn::GetLane(hn::SumOfLanes(kFloats, squares))};
+  return {{hn::GetLane(hn::MinOfLanes(kInts, least)), hn::GetLane(hn::MaxOfLanes(kInts, most))},
+          hn::GetLane(hn::SumOfLanes(kFloats, sum)),
+          hn::GetLane(hn::SumOfLanes(kFloats, squares))};
 }
 
 #if HWY_TARGET == HWY_AVX2

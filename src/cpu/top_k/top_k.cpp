@@ -14,7 +14,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -128,6 +127,8 @@ row_summary make_keys(const job& work, const row_slice& row, std::int64_t first,
   return work.kernels.make_keys[type](neighbours(work, row, first, count, memory), count, work.options().order, keys);
 }
 
+key_range joined(key_range a, key_range b) { return {std::min(a.least, b.least), std::max(a.most, b.most)}; }
+
 /// Keeps the k best of `count` candidates in front, in no order, and returns how many there are.
 std::int64_t prune(std::uint64_t* candidates, std::int64_t count, std::int64_t k) {
   if (count <= k) return count;
@@ -153,7 +154,7 @@ std::int64_t filter_part(const job& work, const row_slice& row, std::int64_t fir
   for (std::int64_t done = 0; done < count; done += kChunk) {
     const std::int64_t here = std::min(kChunk, count - done);
     const row_summary summary = make_keys(work, row, first + done, here, memory, keys);
-    range.join({summary.least, summary.most});
+    range = joined(range, summary);
     if (summary.most < from) continue;
     if (found == 0 && here > k) {  // the first chunk's own border spares most of its candidates
       const row_keys row_of_chunk{keys, here, summary, {memory.room(0, here), memory.room(1, here)}};
@@ -335,14 +336,13 @@ void select_by_keys(const job& work, std::int64_t index, const row_slice& row, b
   std::int64_t count = row.count;
   if (row.count <= work.k()) {
     for (std::int64_t i = 0; i < row.count; ++i) columns[i] = static_cast<std::uint32_t>(i);
-  } else if (const key_range range{summary.least, summary.most}; work.stops_early() && range.is_finite()) {
+  } else if (work.stops_early() && is_finite(summary)) {
     const auto follow = [&] {
       const row_border border = find_border(work.kernels, made, work.k(), guess);
-      return follow_bisection(range, last_of_best(work.kernels, made, border), work.options());
+      return follow_bisection(summary, last_of_best(work.kernels, made, border), work.options());
     };
-    const std::optional<int> steps = work.options().max_iter;
-    const bisected found =
-        steps && *steps <= kCountedSteps ? bisect_steps(work.kernels, made, work.k(), *steps) : follow();
+    const bool few = work.options().max_iter.value_or(kCountedSteps + 1) <= kCountedSteps;
+    const bisected found = few ? count_bisection(work.kernels, made, work.options()) : follow();
     count = bisected_columns(work.kernels, made, work.k(), found, columns);
   } else {
     const row_border border = find_border(work.kernels, made, work.k(), guess);
@@ -396,7 +396,7 @@ void select_row(const job& work, std::int64_t index, border_guess& guess, scratc
     std::uint64_t* candidates = memory.candidates(candidate_room(work.k()));
     key_range range;
     const std::int64_t count = filter_part(work, row, 0, row.count, memory, candidates, range);
-    if (work.stops_early() && range.is_finite()) bisect_candidates(work, row, range, candidates, memory);
+    if (work.stops_early() && is_finite(range)) bisect_candidates(work, row, range, candidates, memory);
     write_candidates(work, index, row, candidates, count, memory);
   } else {
     select_by_keys(work, index, row, guess, memory);
@@ -435,11 +435,11 @@ void top_k_of_split_row(const job& work, std::int64_t index) {
     const auto from = candidates.begin() + part * room;
     std::copy(from, from + counts[static_cast<std::size_t>(part)], candidates.begin() + count);
     count += counts[static_cast<std::size_t>(part)];
-    ranges[0].join(ranges[static_cast<std::size_t>(part)]);
+    ranges[0] = joined(ranges[0], ranges[static_cast<std::size_t>(part)]);
   }
   count = prune(candidates.data(), count, work.k());
   thread_scratch<scratch> memory;
-  if (work.stops_early() && row.count > work.k() && ranges[0].is_finite())
+  if (work.stops_early() && row.count > work.k() && is_finite(ranges[0]))
     bisect_candidates(work, row, ranges[0], candidates.data(), *memory);
   write_candidates(work, index, row, candidates.data(), count, *memory);
 }
