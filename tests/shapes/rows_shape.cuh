@@ -24,6 +24,7 @@
 #include "core/backend.hpp"
 #include "cuda/device/score.cuh"
 #include "cuda/runtime/check.cuh"
+#include "cuda/top_k/row_parts.cuh"
 
 namespace shortlist::shapes {
 

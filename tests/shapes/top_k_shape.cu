@@ -6,7 +6,6 @@
 
 #include <limits>
 
-#include "cuda/top_k/row_parts.cuh"
 #include "rows_shape.cuh"
 #include "shortlist/top_k.hpp"
 
