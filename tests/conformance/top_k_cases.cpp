@@ -216,6 +216,20 @@ bool is_allowed(const top_k_case& what, std::int64_t max_elements) {
          (what.type != value_type::f64 || what.mode == "exact");
 }
 
+top_k_case case_of_turn(std::uint64_t turn, std::int64_t rows, std::int64_t cols, std::int64_t k,
+                        std::string_view distribution) {
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f16};
+  return {.type = kStored[turn % 3],
+          .rows = rows,
+          .cols = cols,
+          .k = k,
+          .order = turn % 5 == 0 ? order::smallest : order::largest,
+          .sorted = turn % 2 == 0,
+          .outputs = "values+i32",
+          .distribution = distribution,
+          .seed = turn};
+}
+
 std::vector<top_k_case> covering_top_k_cases(std::int64_t max_elements, std::uint64_t seed) {
   return chooser(max_elements, seed).choose();
 }

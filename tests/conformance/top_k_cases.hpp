@@ -96,6 +96,10 @@ inline constexpr std::int64_t kCols[] = {1,    2,    31,   32,   33,   255,  256
 /// Bisection in fp32 does not exist for f64, and the reference bounds rows x cols.
 bool is_allowed(const top_k_case& what, std::int64_t max_elements);
 
+/// Cases by turns: another type each, every few of them in the other order, every other one sorted.
+top_k_case case_of_turn(std::uint64_t turn, std::int64_t rows, std::int64_t cols, std::int64_t k,
+                        std::string_view distribution);
+
 /// Cases that have every allowed pair of values of any two factors: types, shapes, options, strides, distributions.
 std::vector<top_k_case> covering_top_k_cases(std::int64_t max_elements, std::uint64_t seed);
 

@@ -1,0 +1,382 @@
+// Row-wise top k on the first GPU: so many rows, or so long ones, that its kernels take each of their ways; equal to
+// the reference in every byte.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "conformance/top_k_harness.hpp"
+#include "conformance/top_k_values.hpp"
+
+namespace shortlist::conformance {
+namespace {
+
+std::optional<device> first_gpu() {
+  for (const device& where : device::all())
+    if (where.kind() == device_kind::cuda && where.ordinal() == 0) return where;
+  return std::nullopt;
+}
+
+/// By what the plan chooses there.
+void expect_equal_on(const device& where, const top_k_case& what) {
+  const matrix_data data = make_data(what);
+  EXPECT_TRUE(run_on_device(what, data, where) == expected_bytes(what, data))
+      << describe(what, {.where = where, .algorithm = "plan"});
+}
+
+/// By an algorithm where it can take the shape.
+void expect_equal_by(std::string_view algorithm, const device& where, const top_k_case& what) {
+  const matrix_data data = make_data(what);
+  const std::string failure = run_way(what, {where, "-", std::string(algorithm)}, data, expected_bytes(what, data));
+  EXPECT_TRUE(failure.empty()) << failure;
+}
+
+/// So many rows that a group of threads takes several, and learns from them.
+TEST(TopKManyRows, EqualTheReferenceToTheBit) {
+  struct shape {
+    value_type type;
+    std::int64_t rows;
+    std::int64_t cols;
+    std::string_view mode = "exact";
+    bool sorted = false;
+    std::string_view ragged = "no";
+  };
+  constexpr shape kShapes[] = {{value_type::f32, 60'000, 64},
+                               {value_type::f32, 60'000, 256},
+                               {value_type::f32, 263'000, 256},
+                               {value_type::f32, 263'000, 201},
+                               {value_type::f32, 40'000, 255},
+                               {value_type::f32, 20'000, 300},
+                               {value_type::f32, 20'000, 1024},
+                               {value_type::f32, 20'000, 768},
+                               {value_type::f32, 6'000, 4096},
+                               {value_type::f16, 70'000, 128},
+                               {value_type::bf16, 80'000, 256},
+                               {value_type::f16, 80'000, 256},
+                               {value_type::bf16, 60'000, 96},
+                               {value_type::f16, 60'000, 64},
+                               {value_type::bf16, 40'000, 512},
+                               {value_type::f16, 40'000, 511},
+                               {value_type::bf16, 30'000, 768},
+                               {value_type::f16, 20'000, 1'024, "exact", true},
+                               {value_type::bf16, 20'000, 1'500},
+                               {value_type::bf16, 5'000, 4096},
+                               {value_type::f32, 40'000, 256, "max_iter_4"},
+                               {value_type::f32, 263'000, 256, "max_iter_8"},
+                               {value_type::f32, 40'000, 256, "eps_1e-4"},
+                               {value_type::f32, 263'000, 256, "eps_1e-4"},
+                               {value_type::f32, 60'000, 512, "eps_1e-4"},
+                               {value_type::bf16, 80'000, 256, "eps_1e-4"},
+                               {value_type::f16, 60'000, 300, "eps_0"},
+                               {value_type::f32, 150'000, 64, "max_iter_8"},
+                               {value_type::f32, 100'000, 100, "exact", true},
+                               {value_type::bf16, 30'000, 700, "exact", true},
+                               {value_type::f16, 60'000, 250, "exact", false, "borders"},
+                               {value_type::f32, 20'000, 1'500}};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  for (const shape& of : kShapes) {
+    const top_k_case what{.type = of.type,
+                          .rows = of.rows,
+                          .cols = of.cols,
+                          .k = of.cols / 8,
+                          .order = of.cols % 3 == 0 ? order::smallest : order::largest,
+                          .sorted = of.sorted,
+                          .mode = of.mode,
+                          .outputs = "values+i32",
+                          .ragged = of.ragged,
+                          .distribution = "changing",
+                          .seed = 19};
+    expect_equal_on(*gpu, what);
+  }
+}
+
+struct many_rows {
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t k;
+  bool sorted = false;
+  std::string_view ragged = "no";
+};
+
+constexpr value_type kAnyType[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+constexpr value_type kOfFloats[] = {value_type::f32};
+constexpr value_type kOf16Bits[] = {value_type::bf16, value_type::bf16, value_type::f16, value_type::f16};
+
+/// Every distribution in two of the shapes, or so many, on the first GPU, by an algorithm where it can take the shape.
+void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm,
+                                         std::span<const value_type> types = kAnyType, int shapes_each = 2) {
+  constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::string_view distribution : row_distributions()) {
+    for (int i = 0; i < shapes_each; ++i) {
+      const many_rows& of = shapes[turn % shapes.size()];
+      const top_k_case what{.type = types[turn % types.size()],
+                            .rows = of.rows,
+                            .cols = of.cols,
+                            .k = of.k,
+                            .order = turn % 3 == 0 ? order::smallest : order::largest,
+                            .sorted = of.sorted,
+                            .outputs = kWritten[turn / 2 % std::size(kWritten)],
+                            .row_gap = turn % 5 == 0 ? 3 : 0,
+                            .ragged = of.ragged,
+                            .distribution = distribution,
+                            .seed = turn++};
+      expect_equal_by(algorithm, *gpu, what);
+    }
+  }
+}
+
+/// So many rows that a group lists the candidates of all but its first: rows alike, and rows that a list does not
+/// serve.
+TEST(TopKLists, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{8'000, 1'300, 64},  {6'000, 2'048, 100}, {3'000, 4'999, 1},   {4'000, 4'096, 17},
+                                   {2'500, 8'192, 300}, {8'000, 1'536, 128}, {2'500, 9'001, 900}, {3'000, 4'104, 60}};
+  expect_equal_for_every_distribution(kShapes, "plan");
+}
+
+/// So many rows of 16 bits that groups look for the borders of all but their first ones among levels: warps, blocks of
+/// two to eight of them, and warps that sort.
+TEST(TopKLevels, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {
+      {60'000, 150, 20},         {9'000, 1'300, 70},       {9'000, 2'048, 100},   {17'000, 2'056, 128},
+      {5'000, 3'001, 200},       {17'000, 4'095, 90},      {4'000, 4'096, 1'000}, {5'000, 4'200, 300},
+      {2'000, 8'190, 500},       {1'500, 16'000, 700},     {25'000, 700, 50},     {900, 30'000, 5'000},
+      {9'000, 1'900, 400, true}, {9'000, 1'700, 50, true}, {33'000, 300, 24},     {17'000, 640, 40},
+      {9'000, 1'280, 80},        {5'000, 2'500, 64},       {5'000, 3'301, 200}};
+  expect_equal_for_every_distribution(kShapes, "plan", kOf16Bits);
+}
+
+/// The same of fp32, whose levels hold values that differ: several shares for each warp of every kernel.
+TEST(TopKValueLevels, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{80'000, 64, 9},           {80'000, 120, 40},        {65'000, 190, 32},
+                                   {33'000, 256, 32},         {33'000, 255, 60},        {33'000, 256, 128, true},
+                                   {27'000, 384, 40},         {27'000, 510, 50},        {17'000, 512, 130},
+                                   {14'000, 768, 32, true},   {9'000, 765, 128},        {9'000, 1'024, 64},
+                                   {9'000, 1'000, 300, true}, {300'000, 250, 20, true}, {140'000, 256, 1}};
+  constexpr int kShapesEach = 4;
+  expect_equal_for_every_distribution(kShapes, "plan", kOfFloats, kShapesEach);
+}
+
+/// Long rows, more of them than there are blocks: lists that the threads hold and longer ones, in both orders.
+TEST(TopKLongRows, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{300, 17'003, 300},
+                                   {280, 20'000, 2'500, true},
+                                   {290, 16'500, 50},
+                                   {270, 33'000, 4'096},
+                                   {300, 24'001, 1'000, true},
+                                   {280, 18'000, 64, true},
+                                   {400, 20'000, 700, false, "borders"}};
+  expect_equal_for_every_distribution(kShapes, "filter_rows");
+}
+
+/// Rows that a block holds, so many that it takes several, and learns from them.
+TEST(TopKResidentRows, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{800, 17'003, 300},   {600, 20'000, 1'500, true},          {900, 16'500, 50},
+                                   {560, 24'001, 2'000}, {600, 24'001, 1'000, true},          {900, 18'000, 1, true},
+                                   {900, 32'000, 200},   {800, 20'000, 700, false, "borders"}};
+  expect_equal_for_every_distribution(kShapes, "resident_rows");
+}
+
+/// The same of 16 bits and best first, so many that three blocks share a multiprocessor.
+TEST(TopKManyResidentRows, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{1'700, 17'003, 60, true}, {1'700, 20'000, 250, true}};
+  expect_equal_for_every_distribution(kShapes, "resident_rows", kOf16Bits);
+}
+
+/// Early stops of so many rows that a group guesses their borders from those before: every distribution in every mode.
+TEST(TopKManyStops, EqualTheReferenceToTheBit) {
+  struct shape {
+    std::int64_t rows;
+    std::int64_t cols;
+    std::int64_t k;
+  };
+  constexpr shape kShapes[] = {{9'000, 64, 20},    {9'000, 100, 1},    {8'000, 201, 150}, {9'000, 256, 32},
+                               {4'000, 500, 499},  {4'000, 512, 64},   {3'000, 768, 128}, {3'000, 640, 200},
+                               {3'000, 1'000, 7},  {2'500, 1'536, 64}, {2'000, 2'001, 9}, {1'500, 4'096, 64},
+                               {1'000, 9'000, 700}};
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const named_mode& mode : kModes) {
+    for (const std::string_view distribution : row_distributions()) {
+      for (int i = 0; i < 3; ++i, ++turn) {
+        const shape& of = kShapes[turn % std::size(kShapes)];
+        const top_k_case what{.type = kStored[turn / 3 % std::size(kStored)],
+                              .rows = of.rows,
+                              .cols = of.cols,
+                              .k = of.k,
+                              .order = turn % 5 == 0 ? order::smallest : order::largest,
+                              .sorted = turn % 7 == 0,
+                              .mode = mode.name,
+                              .outputs = "values+i32",
+                              .ragged = turn % 11 == 0 ? "borders" : "no",
+                              .distribution = distribution,
+                              .seed = turn};
+        expect_equal_on(*gpu, what);
+      }
+    }
+  }
+}
+
+/// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: every
+/// mode, in most shapes of the kernels of short rows.
+TEST(TopKManyStops, OfValuesBesideMidpoints) {
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
+  std::uint64_t turn = 0;
+  for (const named_mode& mode : kModes) {
+    for (const std::int64_t cols : {40, 64, 128, 192, 250, 256, 512, 768, 1'024, 1'500, 2'048}) {
+      for (const std::string_view distribution : {"near_midpoints", "apart_by_eps"}) {
+        const top_k_case what{.type = kStored[turn % std::size(kStored)],
+                              .rows = 3'000,
+                              .cols = cols,
+                              .k = turn % 3 == 0 ? cols / 3 : cols / 8,
+                              .order = turn % 5 == 0 ? order::smallest : order::largest,
+                              .mode = mode.name,
+                              .outputs = "values+i32",
+                              .ragged = turn % 11 == 5 ? "borders" : "no",
+                              .distribution = distribution,
+                              .seed = turn};
+        expect_equal_on(*gpu, what);
+      }
+      ++turn;
+    }
+  }
+}
+
+/// So many rows that a warp searches several of them in step.
+TEST(TopKManyStops, OfSeveralRowsInStep) {
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr std::string_view kSearched[] = {"eps_0", "eps_1e-4", "max_iter_4", "max_iter_8", "eps_1e-4", "eps_1e-4"};
+  constexpr std::string_view kDistributions[] = {"normal",           "ties_90",      "changing",
+                                                 "nan_in_tenth_row", "apart_by_eps", "apart_by_eps"};
+  for (std::size_t i = 0; i < std::size(kSearched); ++i) {
+    const top_k_case what{.type = value_type::f32,
+                          .rows = 270'000,
+                          .cols = i < 5 ? 160 : 256,
+                          .k = 20,
+                          .order = i % 2 == 0 ? order::smallest : order::largest,
+                          .mode = kSearched[i],
+                          .outputs = "values+i32",
+                          .distribution = kDistributions[i],
+                          .seed = i};
+    expect_equal_on(*gpu, what);
+  }
+}
+
+/// Few long rows, which blocks share: teams of one block, of several, of two sizes; ties that only columns decide.
+TEST(TopKTeams, EqualTheReferenceToTheBit) {
+  constexpr std::int64_t kRows[] = {1, 2, 90, 131, 180, 263, 300};
+  constexpr std::int64_t kKs[] = {1, 50, 400, 2048};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::int64_t rows : kRows) {
+    for (const std::int64_t k : kKs) {
+      for (const std::string_view distribution : row_distributions()) {
+        turn++;
+        if (rows > 10 && turn % 7 != 0) continue;
+        expect_equal_by("stream_rows", *gpu, case_of_turn(turn, rows, rows < 10 ? 90'001 : 9'345, k, distribution));
+      }
+    }
+  }
+}
+
+/// Early stops of long rows, so many that a block lists candidates of most of its rows: what the bisection ends with is
+/// in the list, or is not; with lists of every length.
+TEST(TopKManyStops, OfLongRows) {
+  constexpr std::int64_t kCols[] = {4'096, 2'057, 5'000, 2'056};
+  constexpr std::int64_t kKs[] = {64, 20, 128, 250};
+  constexpr std::string_view kDistributions[] = {"normal",    "near_midpoints",   "apart_by_eps",
+                                                 "ties_90",   "changing",         "signed_zeros",
+                                                 "lognormal", "nan_in_tenth_row", "overflowing"};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const named_mode& mode : kModes) {
+    if (mode.name == "exact") continue;
+    for (int i = 0; i < 3; ++i, ++turn) {
+      const std::int64_t cols = kCols[turn % std::size(kCols)];
+      const std::int64_t k = std::min(kKs[turn / 4 % std::size(kKs)], cols / 16);
+      top_k_case what = case_of_turn(turn, 5'000, cols, k, kDistributions[turn % std::size(kDistributions)]);
+      what.sorted = false;
+      what.mode = mode.name;
+      expect_equal_by("stop_rows", *gpu, what);
+    }
+  }
+}
+
+/// Rows that blocks share in portions, so that most rows are ended by a block that begins the next one: of three blocks
+/// each or of two, and of two or of one.
+TEST(TopKTeams, EqualTheReferenceInPortions) {
+  constexpr std::int64_t kKs[] = {1, 100, 700, 2048};
+  constexpr std::string_view kDistributions[] = {"normal", "ties_90", "ascending", "all_equal", "nan_in_tenth_row"};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::int64_t rows : {100, 150}) {
+    for (const std::int64_t k : kKs) {
+      turn++;
+      top_k_case what = case_of_turn(turn, rows, 600'011, k, kDistributions[turn % std::size(kDistributions)]);
+      if (what.type == value_type::f32) what.cols /= 2;
+      expect_equal_by("stream_rows", *gpu, what);
+    }
+  }
+}
+
+/// Few rows by clusters of every size: rows of which all is on its way at once, and longer ones; lists that overflow.
+TEST(TopKClusters, EqualTheReferenceToTheBit) {
+  constexpr std::int64_t kRows[] = {1, 5, 17, 40, 66};
+  constexpr std::int64_t kCols[] = {17'001, 128'256, 200'000};
+  constexpr std::int64_t kKs[] = {1, 50, 112};
+  constexpr std::int64_t kFewElements = 1'000'000;  // of cases that are all run, the others by turns
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::int64_t rows : kRows) {
+    for (const std::int64_t cols : kCols) {
+      for (const std::int64_t k : kKs) {
+        for (const std::string_view distribution : row_distributions()) {
+          turn++;
+          if (rows * cols > kFewElements && turn % 13 != 0) continue;
+          expect_equal_by("cluster_rows", *gpu, case_of_turn(turn, rows, cols, k, distribution));
+        }
+      }
+    }
+  }
+}
+
+/// Rows of every number of rounds of vectors of a block of eight, from 4 to 36 (16-bit types: 2 to 18): which are
+/// looked at first, and which are held where, changes with it. With ties at the border and without; every other case is
+/// unsorted. Of 4 rounds there are several cases, of other data.
+TEST(TopKClusters, EqualTheReferenceForEveryNumberOfRounds) {
+  constexpr std::int64_t kRound = 16'384;  // columns of fp32; of 16-bit types, half a round
+  constexpr std::int64_t kMost = 36;
+  constexpr std::int64_t kBeside = 77;
+  constexpr std::string_view kDistributions[] = {"normal", "ties_90", "uniform"};
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (std::int64_t rounds = 0; rounds <= kMost; rounds++) {
+    for (const std::string_view distribution : kDistributions) {
+      for (int types = 0; types < 3; types++) {
+        turn++;
+        const std::int64_t cols = std::max<std::int64_t>(rounds, 4) * kRound + kBeside * (rounds % 3);
+        expect_equal_by("cluster_rows", *gpu, case_of_turn(turn + rounds, 1, cols, 50, distribution));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shortlist::conformance
