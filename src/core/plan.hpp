@@ -100,9 +100,11 @@ inline constexpr std::int64_t kFilterRowsMaxK = 4096;
 inline constexpr std::int64_t kFilterRowsMaxCapacity = 16'384;  // keys of a row's list in shared memory
 inline constexpr int kFilterRowsSample = 4096;                  // columns
 // So many more of a sample than k columns give on average, in roots of that number and a few beside, must reach a cut,
-// so that fewer than k columns reach it in less than one row of 10,000.
+// so that fewer than k columns reach it in less than one row of 10,000. A sample is of lines of memory: so many more,
+// at least, that the best line of a row in order is not all that reaches it.
 inline constexpr float kFilterRowsDeviations = 3.5f;
 inline constexpr float kFilterRowsLeast = 8.0f;
+inline constexpr float kFilterRowsLine = 32.0f;
 inline constexpr int kFilterRowsSlackShare = 10;  // of what must reach it; so many more may
 /// Columns that filter_rows makes room for: what a cut of its sample may let through, but in one row of 100,000.
 std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted);

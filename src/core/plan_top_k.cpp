@@ -80,7 +80,8 @@ double columns_reaching(double of_sample, double deviations, std::int64_t cols) 
 double rank_in_sample(std::int64_t cols, std::int64_t k) {
   constexpr double kSample = kFilterRowsSample;
   const double expected = std::min(kSample, static_cast<double>(k) * kSample / static_cast<double>(cols));
-  return expected + double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast};
+  const double spread = double{kFilterRowsDeviations} * std::sqrt(expected) + double{kFilterRowsLeast};
+  return expected + std::max(spread, double{kFilterRowsLine});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What the drivers of single kernel shapes share: data, times, and hashes of what was written.
 //
-//   DRIVER ROWS COLS K [normal|lognormal|uniform|ties_90|equal|nan|infinite|masked [max_iter N | eps X]]
+//   DRIVER ROWS COLS K [normal|lognormal|uniform|ties_90|equal|nan|infinite|masked|ascending|scaled
+//                       [max_iter N | eps X]]
 //
 // prints the median of 21 launches in ms, and the hashes of values and columns. Matrices that L2 could hold are as many
 // as it could not. It checks nothing; two builds are compared by the hashes. What a record says is measured by
@@ -45,11 +46,13 @@ struct timed_shape {
   void (*launch)(const core::top_k_request& request, int multiprocessors);
 };
 
-/// The last three: NaN in every tenth row; +inf and -inf in every row; half of all values -inf.
-enum class distribution : int { normal, lognormal, uniform, ties_90, equal, nan, infinite, masked };
+/// nan: NaN in every tenth row; infinite: +inf and -inf in every row; masked: half of all values -inf; ascending: the
+/// columns' numbers; scaled: normal, each row times another number.
+enum class distribution : int { normal, lognormal, uniform, ties_90, equal, nan, infinite, masked, ascending, scaled };
 
 inline distribution distribution_of(const std::string& name) {
-  constexpr std::array kNames{"normal", "lognormal", "uniform", "ties_90", "equal", "nan", "infinite", "masked"};
+  constexpr std::array kNames{"normal", "lognormal", "uniform", "ties_90",   "equal",
+                              "nan",    "infinite",  "masked",  "ascending", "scaled"};
   for (std::size_t i = 0; i < kNames.size(); ++i)
     if (name == kNames[i]) return static_cast<distribution>(i);
   throw std::invalid_argument("no distribution is called " + name);
@@ -73,6 +76,8 @@ static __global__ void fill(stored* values, std::int64_t count, std::int64_t col
     if (of == distribution::infinite && i % cols == row % cols) value = INFINITY;
     if (of == distribution::infinite && i % cols == (row + cols / 2) % cols) value = -INFINITY;
     if (of == distribution::masked && other < 0.5f) value = -INFINITY;
+    if (of == distribution::ascending) value = static_cast<float>(i % cols);
+    if (of == distribution::scaled) value = normal * static_cast<float>(1 + row * 5 % 13);
     values[i] = cuda::narrowed<stored>(value);
   }
 }

@@ -47,19 +47,20 @@ constexpr std::uint32_t kRound = kHeld * kThreads;
 static_assert(kHeld % 2 == 1);
 struct round_share {
   std::uint32_t first;
-  std::uint32_t end;
-  int steps;
+  int steps;  // of all threads
+  int count;  // of entries that the thread has
 
   /// @param odd how many of 8 bytes each thread has.
   __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n, bool odd = true) {
     const std::uint32_t there = min(n - start, kRound);
     steps = static_cast<int>((there + kThreads - 1) / kThreads);
     if (odd) steps |= 1;
-    first = start + threadIdx.x * steps;
-    end = start + there;
+    const int before = static_cast<int>(threadIdx.x) * steps;
+    first = start + before;
+    count = max(min(static_cast<int>(there) - before, steps), 0);
   }
   __device__ __forceinline__ std::uint32_t at(int i) const { return first + i; }
-  __device__ __forceinline__ bool has(int i) const { return i < steps && at(i) < end; }
+  __device__ __forceinline__ bool has(int i) const { return i < count; }
 };
 
 /// The numbers of a thread's share; 0, which nothing is worse than, where it has no entry.
@@ -71,7 +72,7 @@ __device__ __forceinline__ void load_numbers(const Entries& entries, const round
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    if (share.at(i) < share.end) numbers[i] = number_of(stored_in<Stored>(entries(share.at(i))), negated);
+    if (share.has(i)) numbers[i] = number_of(stored_in<Stored>(entries(share.at(i))), negated);
   }
 }
 
@@ -217,7 +218,7 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    if (share.at(i) >= share.end) continue;
+    if (!share.has(i)) continue;
     const entry e = list(share.at(i));
     const std::uint64_t key = core::row_key(key_of_value(stored_in<Stored>(e), negated), e.x);
     const std::uint32_t number = core::key_of(key) >> kSharedBits<Stored>;

@@ -201,7 +201,7 @@ __device__ __forceinline__ number_bins all_numbers() {
   return {0, 32 - kSharedBits<Stored> - kBinBits};
 }
 
-/// Counts numbers in bins; others are passed over. Without a branch, and with addresses that are computed once.
+/// Counts numbers in bins; others are passed over. With addresses that are computed once.
 class bin_counter {
  public:
   __device__ __forceinline__ bin_counter(const number_bins& bins, filter_scratch& scratch)
@@ -214,14 +214,7 @@ class bin_counter {
   __device__ __forceinline__ void count(std::uint32_t number) const {
     const std::uint32_t beyond = number - low_;
     const std::uint32_t bin = min(beyond >> shift_, last_bin_);
-    asm volatile(
-        "{\n"
-        ".reg .pred there;\n"
-        "setp.le.u32 there, %1, %2;\n"
-        "@there red.shared.add.u32 [%0], 1;\n"
-        "}" ::"r"(best_ - bin * 4),
-        "r"(beyond), "r"(farthest_)
-        : "memory");
+    count_up_to(beyond, farthest_, best_ - bin * 4);
   }
 
  private:

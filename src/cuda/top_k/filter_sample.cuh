@@ -13,11 +13,11 @@ namespace shortlist::cuda::filtering {
 
 constexpr int kSamplePairs = core::kFilterRowsSample / kThreads / 2;  // of a thread's values
 
-/// Vectors spread over a row: a few neighbours from each of as many equal parts, at a place of their own in it, so that
+/// Vectors spread over a row: a line of memory from each of as many equal parts, at a place of its own in it, so that
 /// no period of the data is the sample's, too.
 template <class Stored>
 class row_sample {
-  static constexpr std::uint32_t kNeighbours = 4;  // each place alone would cost the memory pipe a cycle or two
+  static constexpr std::uint32_t kNeighbours = kLineBytes / 16;  // parts of lines cost memory what whole ones do
   static constexpr int kTaken = core::kFilterRowsSample / kThreads / kPerVector<Stored>;  // vectors of a thread
   static_assert(kTaken * kThreads * kPerVector<Stored> == core::kFilterRowsSample);
 
@@ -26,6 +26,7 @@ class row_sample {
 
   __device__ __forceinline__ void load(const whole_row<Stored>& row) {
     const auto* vectors = reinterpret_cast<const uint4*>(row.values + row.head);
+    into_line_ = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(vectors) / 16) % kNeighbours;
 #pragma unroll
     for (int v = 0; v < kTaken; v++) raw_[v] = __ldg(vectors + vector(v, row.vectors));
   }
@@ -69,14 +70,18 @@ class row_sample {
   }
 
  private:
-  static __device__ __forceinline__ std::uint32_t vector(int v, std::uint32_t vectors) {
+  /// Of a row that has more than a line.
+  __device__ __forceinline__ std::uint32_t vector(int v, std::uint32_t vectors) const {
     constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
     const std::uint32_t part = (v * kThreads + threadIdx.x) / kNeighbours;
     const std::uint32_t place = part * (~0u / kParts + 1) + part * kGoldenRatio / kParts;
-    return __umulhi(place, vectors - (kNeighbours - 1)) + threadIdx.x % kNeighbours;
+    const std::uint32_t first = __umulhi(place, vectors - (kNeighbours - 1));
+    const std::uint32_t beyond_line = (into_line_ + first) % kNeighbours;
+    return first - (first >= beyond_line ? beyond_line : 0) + threadIdx.x % kNeighbours;
   }
 
   uint4 raw_[kTaken];
+  std::uint32_t into_line_;  // where the row's first vector lies in its line, in vectors
 };
 
 /// How many of the sample must reach a cut for k of the row's columns to reach it, but for one row in 10,000: the
@@ -85,7 +90,8 @@ __device__ __forceinline__ std::uint32_t sampled_rank(std::uint32_t k, std::uint
   constexpr std::uint32_t kAll = core::kFilterRowsSample;
   const float expected = __fdividef(static_cast<float>(k) * core::kFilterRowsSample, static_cast<float>(columns));
   const float root = expected * rsqrtf(expected);
-  return min(__float2uint_rd(expected + core::kFilterRowsDeviations * root + core::kFilterRowsLeast), kAll);
+  const float spread = core::kFilterRowsDeviations * root + core::kFilterRowsLeast;
+  return min(__float2uint_rd(expected + fmaxf(spread, core::kFilterRowsLine)), kAll);
 }
 /// So many more may reach it: a count less, mostly.
 __device__ __forceinline__ std::uint32_t rank_slack(std::uint32_t rank) {

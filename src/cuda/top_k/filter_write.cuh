@@ -30,15 +30,14 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
   const std::uint32_t expected = least + min(__float2uint_rn(static_cast<float>(dropped) * spread), best - least);
   const std::uint32_t low = max(expected - least > half ? expected - half : least, 1u);
   const std::uint32_t bins = held(shared_address(scratch.bins));
-  std::uint32_t below = 0;
+  const std::uint32_t farthest = (kBins << shift) - 1;
+  std::uint32_t below = share.count - share.steps;  // those that are not there have number 0
 #pragma unroll
   for (int i = 0; i < N; i++) {
     if (i >= share.steps) break;
-    const std::uint32_t bin = (numbers[i] - low) >> shift;
-    if (numbers[i] < low)
-      below += share.has(i) ? 1 : 0;
-    else if (bin < kBins)
-      asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(bins + bin * 4) : "memory");
+    const std::uint32_t beyond = numbers[i] - low;
+    below += numbers[i] < low ? 1 : 0;
+    count_up_to(beyond, farthest, bins + (beyond >> shift) * 4);
   }
   below = __reduce_add_sync(kFullWarp, below);
   if (sums.lane() == 0 && below > 0) atomicAdd(&scratch.bins[0], below);
@@ -91,7 +90,7 @@ __device__ __forceinline__ void load_marked_numbers(const row_list& list, const 
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {
     if (i >= share.steps) break;
-    if (share.at(i) < share.end) numbers[i] = list(share.at(i)).y ^ turned;
+    if (share.has(i)) numbers[i] = list(share.at(i)).y ^ turned;
   }
 #pragma unroll
   for (int i = 0; i < kHeld; i++) {

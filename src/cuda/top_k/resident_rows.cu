@@ -99,7 +99,7 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
 #pragma unroll
   for (int i = 0; i < Most; i++) {
     if (i >= share.steps) break;
-    if (share.at(i) < share.end) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
+    if (share.has(i)) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
   }
 #pragma unroll
   for (int i = 0; i < Most; i++) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
 #pragma unroll
     for (int i = 0; i < Most; i++) {
       if (i >= share.steps) break;
-      if (share.at(i) < share.end) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
+      if (share.has(i)) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
     }
     return;
   }
@@ -120,7 +120,7 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
     if (i >= share.steps) break;
     const std::uint32_t number = held.bits[i] ^ turned;
     const bool is_number = sizeof(Stored) == 2 || number <= kInfinityNumber<Stored>;  // NaN of 16 bits is not marked
-    if (share.at(i) < share.end && is_number) held.numbers[i] = number;
+    if (share.has(i) && is_number) held.numbers[i] = number;
   }
 }
 
@@ -160,7 +160,7 @@ __device__ __forceinline__ bool write_in_order(const filter_block& block, const 
 #pragma unroll
   for (int i = 0; i < Most; i++) {
     if (i >= share.steps) break;
-    if (share.at(i) >= share.end) continue;
+    if (!share.has(i)) continue;
     const std::uint32_t column = row.first_column + places.column(held.places[i]);
     store_shared(block.list.entries + share.at(i) * 8, make_uint2(column, held.bits[i]));
   }
