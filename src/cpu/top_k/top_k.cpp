@@ -14,6 +14,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -170,27 +171,46 @@ std::int64_t filter_part(const job& work, const row_slice& row, std::int64_t fir
 
 std::int64_t candidate_room(std::int64_t k) { return 2 * k + kChunk; }
 
-/// Makes of a row's k best, at the front of `candidates`, what a bisection selects instead: those of them that are
-/// sure, and the first columns of the row that fill up. @pre the row is finite and has more than k columns.
-void bisect_candidates(const job& work, const row_slice& row, key_range range, std::uint64_t* candidates,
-                       scratch& memory) {
-  const std::int64_t k = work.k();
-  const bisected found =
-      follow_bisection(range, key_part(*std::min_element(candidates, candidates + k)), work.options());
-  const auto is_sure = [&](std::uint64_t candidate) {
-    return !work.options().max_iter && key_part(candidate) >= found.from;
-  };
-  std::int64_t chosen = std::partition(candidates, candidates + k, is_sure) - candidates;
-  row_order_key* keys = memory.keys(kChunk);
-  for (std::int64_t first = 0; chosen < k; first += kChunk) {
-    const std::int64_t here = std::min(kChunk, row.count - first);
-    make_keys(work, row, first, here, memory, keys);
-    std::uint64_t* const more = candidates + chosen;
-    std::uint64_t* const end =
-        more + work.kernels.collect(keys, here, found.fill_from, static_cast<std::uint32_t>(first), more);
-    chosen = std::min(std::remove_if(more, end, is_sure) - candidates, k);
+/// What a bisection selects of a row, most of it from the row's k best.
+class bisected_candidates {
+ public:
+  /// @param candidates the k best, of which those that are sure move to the front. @pre the row is finite and has more
+  /// than k columns.
+  bisected_candidates(const job& work, const row_slice& row, key_range range, std::uint64_t* candidates)
+      : work_(work),
+        row_(row),
+        found_(follow_bisection(range, key_part(*std::min_element(candidates, candidates + work.k())), work.options())),
+        sure_(std::partition(candidates, candidates + work.k(), [&](std::uint64_t c) { return is_sure(c); }) -
+              candidates) {}
+
+  std::int64_t sure() const { return sure_; }
+  /// The first of the columns [first, end) that fill up, as many as are missing; returns how many. @param to has room
+  /// for these and kChunk more.
+  std::int64_t fill_from(std::int64_t first, std::int64_t end, scratch& memory, std::uint64_t* to) const {
+    const std::int64_t missing = work_.k() - sure_;
+    row_order_key* keys = memory.keys(kChunk);
+    std::int64_t filled = 0;
+    for (; filled < missing && first < end; first += kChunk) {
+      const std::int64_t here = std::min(kChunk, end - first);
+      make_keys(work_, row_, first, here, memory, keys);
+      std::uint64_t* const more = to + filled;
+      const std::int64_t reached =
+          work_.kernels.collect(keys, here, found_.fill_from, static_cast<std::uint32_t>(first), more);
+      filled = std::remove_if(more, more + reached, [&](std::uint64_t c) { return is_sure(c); }) - to;
+    }
+    return std::min(filled, missing);
   }
-}
+
+ private:
+  bool is_sure(std::uint64_t candidate) const {
+    return !work_.options().max_iter && key_part(candidate) >= found_.from;
+  }
+
+  const job& work_;
+  const row_slice& row_;
+  bisected found_;
+  std::int64_t sure_;
+};
 
 /// The columns of `count` candidates, ascending.
 std::uint32_t* columns_of(const std::uint64_t* candidates, std::int64_t count, std::int64_t cols, scratch& memory) {
@@ -396,7 +416,10 @@ void select_row(const job& work, std::int64_t index, border_guess& guess, scratc
     std::uint64_t* candidates = memory.candidates(candidate_room(work.k()));
     key_range range;
     const std::int64_t count = filter_part(work, row, 0, row.count, memory, candidates, range);
-    if (work.stops_early() && is_finite(range)) bisect_candidates(work, row, range, candidates, memory);
+    if (work.stops_early() && is_finite(range)) {
+      const bisected_candidates chosen(work, row, range, candidates);
+      chosen.fill_from(0, row.count, memory, candidates + chosen.sure());
+    }
     write_candidates(work, index, row, candidates, count, memory);
   } else {
     select_by_keys(work, index, row, guess, memory);
@@ -414,34 +437,62 @@ void top_k_of_whole_rows(const job& work) {
   });
 }
 
+/// A row that workers share: room for candidates of each, one behind the other.
+struct split_row {
+  const job& work;
+  row_slice row;
+  std::int64_t parts;
+  std::int64_t room;
+  std::vector<std::uint64_t> candidates;
+
+  split_row(const job& of, std::int64_t index)
+      : work(of),
+        row(of.row(index)),
+        parts(std::clamp<std::int64_t>(row.count / kPartCols, 1, thread_count())),
+        room(candidate_room(of.k())),
+        candidates(static_cast<std::size_t>(parts * room)) {}
+
+  /// Calls visit(part, first, end, memory, to) for the columns [first, end) of each part, by a worker each; it returns
+  /// how many candidates it has written. Then they lie behind the first `before`, in the order of parts. @param before
+  /// of the first part's, which stay. @returns how many there are.
+  template <class Visit>
+  std::int64_t gather(std::int64_t before, Visit visit) {
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(parts));
+    for_each_slot(static_cast<int>(parts), [&](int part) {
+      thread_scratch<scratch> memory;
+      std::uint64_t* to = candidates.data() + (part == 0 ? before : part * room);
+      counts[static_cast<std::size_t>(part)] =
+          visit(part, row.count * part / parts, row.count * (part + 1) / parts, *memory, to);
+    });
+    std::int64_t count = before + counts[0];
+    for (std::int64_t part = 1; part < parts; ++part) {
+      const auto from = candidates.begin() + part * room;
+      std::copy(from, from + counts[static_cast<std::size_t>(part)], candidates.begin() + count);
+      count += counts[static_cast<std::size_t>(part)];
+    }
+    return count;
+  }
+};
+
 /// One row by all workers: the best of every part, and then the best of those.
 void top_k_of_split_row(const job& work, std::int64_t index) {
-  const row_slice row = work.row(index);
-  const std::int64_t parts = std::clamp<std::int64_t>(row.count / kPartCols, 1, thread_count());
-  const std::int64_t room = candidate_room(work.k());
-  std::vector<std::uint64_t> candidates(static_cast<std::size_t>(parts * room));
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(parts));
-  std::vector<key_range> ranges(static_cast<std::size_t>(parts));
-  for_each_slot(static_cast<int>(parts), [&](int part) {
-    thread_scratch<scratch> memory;
-    const std::int64_t first = row.count * part / parts;
-    const std::int64_t end = row.count * (part + 1) / parts;
-    counts[static_cast<std::size_t>(part)] =
-        filter_part(work, row, first, end - first, *memory, candidates.data() + part * room,
-                    ranges[static_cast<std::size_t>(part)]);
-  });
-  std::int64_t count = counts[0];
-  for (std::int64_t part = 1; part < parts; ++part) {
-    const auto from = candidates.begin() + part * room;
-    std::copy(from, from + counts[static_cast<std::size_t>(part)], candidates.begin() + count);
-    count += counts[static_cast<std::size_t>(part)];
-    ranges[0] = joined(ranges[0], ranges[static_cast<std::size_t>(part)]);
+  split_row split(work, index);
+  const row_slice& row = split.row;
+  std::vector<key_range> ranges(static_cast<std::size_t>(split.parts));
+  const auto filter = [&](int part, std::int64_t first, std::int64_t end, scratch& memory, std::uint64_t* to) {
+    return filter_part(work, row, first, end - first, memory, to, ranges[static_cast<std::size_t>(part)]);
+  };
+  std::int64_t count = prune(split.candidates.data(), split.gather(0, filter), work.k());
+  const key_range range = std::accumulate(ranges.begin(), ranges.end(), key_range{}, joined);
+  if (work.stops_early() && row.count > work.k() && is_finite(range)) {
+    const bisected_candidates chosen(work, row, range, split.candidates.data());
+    const auto fill = [&](int, std::int64_t first, std::int64_t end, scratch& memory, std::uint64_t* to) {
+      return chosen.fill_from(first, end, memory, to);
+    };
+    count = std::min(split.gather(chosen.sure(), fill), work.k());
   }
-  count = prune(candidates.data(), count, work.k());
   thread_scratch<scratch> memory;
-  if (work.stops_early() && row.count > work.k() && is_finite(ranges[0]))
-    bisect_candidates(work, row, ranges[0], candidates.data(), *memory);
-  write_candidates(work, index, row, candidates.data(), count, *memory);
+  write_candidates(work, index, row, split.candidates.data(), count, *memory);
 }
 
 }  // namespace
