@@ -316,6 +316,24 @@ TEST(TopKManyStops, OfLongRows) {
   }
 }
 
+/// Values of so few bits that more than k columns of many rows have the largest: what such a row writes too much is its
+/// neighbour's, or behind the output.
+TEST(TopKManyStops, OfMoreThanKLargest) {
+  const std::optional<device> gpu = first_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t seed = 900;
+  for (int turn = 0; turn < 4; ++turn) {
+    for (const std::string_view mode : {"eps_0", "eps_1e-4", "max_iter_64"}) {
+      for (const std::int64_t k : {1, 2}) {
+        top_k_case what{.type = value_type::bf16, .rows = 3000, .cols = 4096, .k = k, .seed = ++seed};
+        what.outputs = "values+i32";
+        what.mode = mode;
+        expect_equal_by("stop_rows", *gpu, what);
+      }
+    }
+  }
+}
+
 /// Rows that blocks share in portions, so that most rows are ended by a block that begins the next one: of three blocks
 /// each or of two, and of two or of one.
 TEST(TopKTeams, EqualTheReferenceInPortions) {

@@ -87,6 +87,7 @@ __device__ __forceinline__ stop_end follow_border(const early_stop& stop, const 
   float high = ends.most;
   const bool exact = bisect(stop, border.last, border.next, low, high);
   if (stop.by_count) return {INFINITY, low};
+  if (border.next >= high) return {INFINITY, high};  // more than k have the row's largest value: the first of them
   return exact ? stop_end{border.last, border.last} : stop_end{high, low};
 }
 
