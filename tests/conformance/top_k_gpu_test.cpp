@@ -9,17 +9,12 @@
 #include <string>
 #include <string_view>
 
+#include "conformance/either_device.hpp"
 #include "conformance/top_k_harness.hpp"
 #include "conformance/top_k_values.hpp"
 
 namespace shortlist::conformance {
 namespace {
-
-std::optional<device> first_gpu() {
-  for (const device& where : device::all())
-    if (where.kind() == device_kind::cuda && where.ordinal() == 0) return where;
-  return std::nullopt;
-}
 
 /// By what the plan chooses there.
 void expect_equal_on(const device& where, const top_k_case& what) {
@@ -77,7 +72,7 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
                                {value_type::bf16, 30'000, 700, "exact", true},
                                {value_type::f16, 60'000, 250, "exact", false, "borders"},
                                {value_type::f32, 20'000, 1'500}};
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   for (const shape& of : kShapes) {
     const top_k_case what{.type = of.type,
@@ -111,7 +106,7 @@ constexpr value_type kOf16Bits[] = {value_type::bf16, value_type::bf16, value_ty
 void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm,
                                          std::span<const value_type> types = kAnyType, int shapes_each = 2) {
   constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t turn = 0;
   for (const std::string_view distribution : row_distributions()) {
@@ -192,24 +187,18 @@ TEST(TopKManyResidentRows, EqualTheReferenceToTheBit) {
 
 /// Early stops of so many rows that a group guesses their borders from those before: every distribution in every mode.
 TEST(TopKManyStops, EqualTheReferenceToTheBit) {
-  struct shape {
-    std::int64_t rows;
-    std::int64_t cols;
-    std::int64_t k;
-  };
-  constexpr shape kShapes[] = {{9'000, 64, 20},    {9'000, 100, 1},    {8'000, 201, 150}, {9'000, 256, 32},
-                               {4'000, 500, 499},  {4'000, 512, 64},   {3'000, 768, 128}, {3'000, 640, 200},
-                               {3'000, 1'000, 7},  {2'500, 1'536, 64}, {2'000, 2'001, 9}, {1'500, 4'096, 64},
-                               {1'000, 9'000, 700}};
-  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
-  const std::optional<device> gpu = first_gpu();
+  constexpr many_rows kShapes[] = {{9'000, 64, 20},    {9'000, 100, 1},    {8'000, 201, 150}, {9'000, 256, 32},
+                                   {4'000, 500, 499},  {4'000, 512, 64},   {3'000, 768, 128}, {3'000, 640, 200},
+                                   {3'000, 1'000, 7},  {2'500, 1'536, 64}, {2'000, 2'001, 9}, {1'500, 4'096, 64},
+                                   {1'000, 9'000, 700}};
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t turn = 0;
   for (const named_mode& mode : kModes) {
     for (const std::string_view distribution : row_distributions()) {
       for (int i = 0; i < 3; ++i, ++turn) {
-        const shape& of = kShapes[turn % std::size(kShapes)];
-        const top_k_case what{.type = kStored[turn / 3 % std::size(kStored)],
+        const many_rows& of = kShapes[turn % std::size(kShapes)];
+        const top_k_case what{.type = kAnyType[turn / 3 % std::size(kAnyType)],
                               .rows = of.rows,
                               .cols = of.cols,
                               .k = of.k,
@@ -229,14 +218,13 @@ TEST(TopKManyStops, EqualTheReferenceToTheBit) {
 /// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: every
 /// mode, in most shapes of the kernels of short rows.
 TEST(TopKManyStops, OfValuesBesideMidpoints) {
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
-  constexpr value_type kStored[] = {value_type::f32, value_type::bf16, value_type::f32, value_type::f16};
   std::uint64_t turn = 0;
   for (const named_mode& mode : kModes) {
     for (const std::int64_t cols : {40, 64, 128, 192, 250, 256, 512, 768, 1'024, 1'500, 2'048}) {
       for (const std::string_view distribution : {"near_midpoints", "apart_by_eps"}) {
-        const top_k_case what{.type = kStored[turn % std::size(kStored)],
+        const top_k_case what{.type = kAnyType[turn % std::size(kAnyType)],
                               .rows = 3'000,
                               .cols = cols,
                               .k = turn % 3 == 0 ? cols / 3 : cols / 8,
@@ -255,7 +243,7 @@ TEST(TopKManyStops, OfValuesBesideMidpoints) {
 
 /// So many rows that a warp searches several of them in step.
 TEST(TopKManyStops, OfSeveralRowsInStep) {
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   constexpr std::string_view kSearched[] = {"eps_0", "eps_1e-4", "max_iter_4", "max_iter_8", "eps_1e-4", "eps_1e-4"};
   constexpr std::string_view kDistributions[] = {"normal",           "ties_90",      "changing",
@@ -278,7 +266,7 @@ TEST(TopKManyStops, OfSeveralRowsInStep) {
 TEST(TopKTeams, EqualTheReferenceToTheBit) {
   constexpr std::int64_t kRows[] = {1, 2, 90, 131, 180, 263, 300};
   constexpr std::int64_t kKs[] = {1, 50, 400, 2048};
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t turn = 0;
   for (const std::int64_t rows : kRows) {
@@ -300,7 +288,7 @@ TEST(TopKManyStops, OfLongRows) {
   constexpr std::string_view kDistributions[] = {"normal",    "near_midpoints",   "apart_by_eps",
                                                  "ties_90",   "changing",         "signed_zeros",
                                                  "lognormal", "nan_in_tenth_row", "overflowing"};
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t turn = 0;
   for (const named_mode& mode : kModes) {
@@ -319,7 +307,7 @@ TEST(TopKManyStops, OfLongRows) {
 /// Values of so few bits that more than k columns of many rows have the largest: what such a row writes too much is its
 /// neighbour's, or behind the output.
 TEST(TopKManyStops, OfMoreThanKLargest) {
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t seed = 900;
   for (int turn = 0; turn < 4; ++turn) {
@@ -339,7 +327,7 @@ TEST(TopKManyStops, OfMoreThanKLargest) {
 TEST(TopKTeams, EqualTheReferenceInPortions) {
   constexpr std::int64_t kKs[] = {1, 100, 700, 2048};
   constexpr std::string_view kDistributions[] = {"normal", "ties_90", "ascending", "all_equal", "nan_in_tenth_row"};
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t turn = 0;
   for (const std::int64_t rows : {100, 150}) {
@@ -358,7 +346,7 @@ TEST(TopKClusters, EqualTheReferenceToTheBit) {
   constexpr std::int64_t kCols[] = {17'001, 128'256, 200'000};
   constexpr std::int64_t kKs[] = {1, 50, 112};
   constexpr std::int64_t kFewElements = 1'000'000;  // of cases that are all run, the others by turns
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t turn = 0;
   for (const std::int64_t rows : kRows) {
@@ -382,7 +370,7 @@ TEST(TopKClusters, EqualTheReferenceForEveryNumberOfRounds) {
   constexpr std::int64_t kMost = 36;
   constexpr std::int64_t kBeside = 77;
   constexpr std::string_view kDistributions[] = {"normal", "ties_90", "uniform"};
-  const std::optional<device> gpu = first_gpu();
+  const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
   std::uint64_t turn = 0;
   for (std::int64_t rounds = 0; rounds <= kMost; rounds++) {
