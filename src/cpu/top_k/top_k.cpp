@@ -439,17 +439,15 @@ void top_k_of_whole_rows(const job& work) {
 
 /// A row that workers share: room for candidates of each, one behind the other.
 struct split_row {
-  const job& work;
   row_slice row;
   std::int64_t parts;
   std::int64_t room;
   std::vector<std::uint64_t> candidates;
 
-  split_row(const job& of, std::int64_t index)
-      : work(of),
-        row(of.row(index)),
+  split_row(const job& work, std::int64_t index)
+      : row(work.row(index)),
         parts(std::clamp<std::int64_t>(row.count / kPartCols, 1, thread_count())),
-        room(candidate_room(of.k())),
+        room(candidate_room(work.k())),
         candidates(static_cast<std::size_t>(parts * room)) {}
 
   /// Calls visit(part, first, end, memory, to) for the columns [first, end) of each part, by a worker each; it returns
