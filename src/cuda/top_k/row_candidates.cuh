@@ -186,6 +186,7 @@ __device__ __forceinline__ void write_where(const float (&values)[Each], const s
 }
 
 /// The same of all for which sure(value) is true, and the first of those for which fills(value) is, k in all.
+/// @pre no more than k are sure: what is more would be written behind the row's entries.
 template <class Stored, int Each, class Sure, class Fills>
 __device__ __forceinline__ void write_first(const float (&values)[Each], const std::int32_t (&columns)[Each], int k,
                                             bool negated, const top_k_output& out, std::int64_t to, Sure sure,
