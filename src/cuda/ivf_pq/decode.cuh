@@ -40,6 +40,12 @@ struct decoder {
 
 decoder decoder_of(const core::ivf_pq_model& model, const core::ivf_pq_lists& lists);
 
+/// A byte of a word less half of the most it may be: exact, and without a conversion, which takes four times as long.
+__device__ __forceinline__ float centred(std::uint32_t word, std::uint32_t byte, int most) {
+  constexpr std::uint32_t kBits = 0x47000000u;  // of 2^15, whose second byte counts ones
+  return __uint_as_float(__byte_perm(word, kBits, 0x7504u | byte << 4)) - (0x1p15f + 0.5f * static_cast<float>(most));
+}
+
 /// A lane's part of one row: four neighbouring elements in every 128.
 class row_decoder {
  public:

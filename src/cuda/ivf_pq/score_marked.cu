@@ -19,9 +19,13 @@
 namespace shortlist::cuda {
 namespace {
 
-/// Of a block. Whole numbers take registers for their steps.
+/// Whether codes are looked up by pairs of elements: those of codewords, and whole numbers of 4 bits, two of which are
+/// a byte. Those of 8 bits are worked out.
 template <row_form Form>
-inline constexpr int kWideThreads = Form == row_form::pairs ? 1024 : 768;
+inline constexpr bool kLooksUp = Form != row_form::numbers8;
+/// Of a block. Numbers that are worked out take registers for their steps.
+template <row_form Form>
+inline constexpr int kWideThreads = kLooksUp<Form> ? 1024 : 768;
 constexpr int kLanes = 16;  // of a row
 constexpr int kRowsOfLane = 4;
 constexpr int kLanesOfResult = kLanes / kRowsOfLane;
@@ -29,10 +33,11 @@ constexpr std::uint32_t kRows = kWarp / kLanes * kRowsOfLane;  // of a warp at a
 constexpr int kCodewords = 256;
 constexpr int kCodewordBytes = kLanes * sizeof(float2);  // one of each of 16 pieces, in banks of their own
 constexpr int kGroupBytes = kCodewords * kCodewordBytes;
-constexpr std::uint32_t kPairsOfRun = 64;   // neighbours that a block is dealt
-constexpr std::uint32_t kPagesAtOnce = 64;  // of a list
-constexpr std::uint32_t kListedRows = 128;  // at a time
-constexpr int kMarksOfStep = kWarp / 8;     // pages whose marks of one query a warp reads at once
+constexpr std::uint32_t kPairsOfRun = 64;        // neighbours that a block is dealt
+constexpr std::uint32_t kPagesAtOnce = 64;       // of a list
+constexpr std::uint32_t kListedRows = 128;       // at a time
+constexpr std::uint32_t kRowsAhead = 2 * kRows;  // beyond those listed, that repeat the last
+constexpr int kMarksOfStep = kWarp / 8;          // pages whose marks of one query a warp reads at once
 constexpr int kMarkSteps = kPagesAtOnce / kMarksOfStep;
 static_assert(kCodewordBytes < 256, "a factor in a dot product of bytes");
 static_assert(kLanesOfResult == kLanesOfRow, "a row's words are loaded by the lanes that finish it");
@@ -41,7 +46,6 @@ static_assert(kLanesOfResult == kLanesOfRow, "a row's words are loaded by the la
 /// planes of its words and, of one plane that it shares with the row eight further on, perhaps half.
 template <row_form Form, int Groups>
 struct row_layout {
-  static constexpr bool kLooksUp = Form == row_form::pairs;
   static constexpr int kSets = Form == row_form::numbers8 ? 8 : 4;  // of lanes that share their words
   static constexpr int kLaneWords = kSets * Groups / kLanesOfRow;   // of a row
   static constexpr int kPlaneWords = 2 * kLaneWords % 4 == 0 ? 4 : 2;
@@ -55,8 +59,9 @@ struct row_layout {
 
 /// What a warp lists rows in.
 struct listed_rows {
-  std::uint64_t codes[kListedRows];  // where those of the row's first lane lie, and 1 if it is an upper row
-  std::uint32_t positions[kListedRows];
+  std::uint64_t
+      codes[kListedRows + kRowsAhead];  // where those of the row's first lane lie, and 1 if it is an upper row
+  std::uint32_t positions[kListedRows + kRowsAhead];
   std::uint32_t pages[kPagesAtOnce];  // their numbers
   std::uint16_t rows[kListedRows];    // of those pages together
 };
@@ -70,7 +75,7 @@ struct wide_shared {
   codes_of_row codes[kWarps][kRows];
   listed_rows listed[kWarps];
   std::uint32_t next_pair;  // of the block
-  float2 codewords[layout::kLooksUp ? Groups : 1][layout::kLooksUp ? kCodewords : 1][kLanes];
+  float2 codewords[kLooksUp<Form> ? Groups : 1][kLooksUp<Form> ? kCodewords : 1][kLanes];
 };
 
 /// Pairs as warps take them. Three quarters are dealt out to the blocks in advance, runs of neighbours, so that lists'
@@ -104,6 +109,17 @@ class pair_queue {
   std::uint32_t dealt_;  // to a block
 };
 
+/// The four bits of each word from `shift` on, a multiple of four below 16; those of the first are the lowest.
+__device__ __forceinline__ std::uint32_t nibbles_at(const std::uint32_t (&words)[8], std::uint32_t shift) {
+  const std::uint32_t of_two = shift / 8 * 0x11 + 0x40;
+  const auto bytes = [&](int first) {  // of every other word
+    return __byte_perm(__byte_perm(words[first], words[first + 2], of_two),
+                       __byte_perm(words[first + 4], words[first + 6], of_two), 0x5410);
+  };
+  constexpr std::uint32_t kLower = 0x0F0F0F0F;
+  return (bytes(0) >> shift % 8 & kLower) | (bytes(1) << (4 - shift % 8) & ~kLower);
+}
+
 /// The marked rows of a pair of query and list; a warp. Calls begin(list, query) if there are any, and then visit(the
 /// place of the first row among the query's, how many) whenever some rows are listed: all, or, of long lists or many
 /// rows, some.
@@ -123,17 +139,18 @@ __device__ __forceinline__ void for_marked_rows(const many_plan& plan, const mar
     const std::uint32_t there = min(pair.pages() - from_page, kPagesAtOnce);
     const std::uint16_t* marks =
         batch.marks + static_cast<std::int64_t>(pair.place + from_page) * kMarksOfPage + of_marks;
-    std::uint32_t bits[2] = {};  // four of each page
+    const std::uint32_t steps = (there + kMarksOfStep - 1 - lane / 8) / kMarksOfStep;  // of this lane
+    std::uint32_t bits[2] = {};                                                        // four of each page
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       if (half * kHalfSteps * kMarksOfStep >= there) break;
+      std::uint32_t words[kHalfSteps];
 #pragma unroll
       for (int i = 0; i < kHalfSteps; i++) {
         const std::uint32_t step = half * kHalfSteps + i;
-        const std::uint32_t mark =
-            step * kMarksOfStep + lane / 8 < there ? marks[step * kMarksOfStep * kMarksOfPage] : 0u;
-        bits[half] |= (mark >> shift & 0xFu) << (4 * i);
+        words[i] = step < steps ? marks[step * kMarksOfStep * kMarksOfPage] : 0u;
       }
+      bits[half] = nibbles_at(words, shift);
     }
     __syncwarp();  // what was listed before has been read
 #pragma unroll
@@ -148,16 +165,17 @@ __device__ __forceinline__ void for_marked_rows(const many_plan& plan, const mar
     if (!has_begun) begin(pair.list, pair.query);
     has_begun = true;
     std::uint32_t at = sum - mine;
-    for (std::uint32_t from = 0; from < count; from += kListedRows) {
+    for (std::uint32_t from = 0; from < count; from += kListedRows, at -= kListedRows) {
       if (from > 0) __syncwarp();
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const std::uint32_t of_half = (half * kHalfSteps * kMarksOfStep + lane / 8) * kRowsOfPage + 24 + lane % 8;
-        for (; bits[half] != 0 && at < from + kListedRows; at++) {
-          const int bit = __ffs(bits[half]) - 1;
-          bits[half] &= bits[half] - 1;
-          listed.rows[at - from] =
-              static_cast<std::uint16_t>(of_half + bit / 4 * (kMarksOfStep * kRowsOfPage) - bit % 4 * 8);
+        for (; bits[half] != 0 && at < kListedRows; at++) {
+          const std::uint32_t bit = 31 - __clz(bits[half]);
+          bits[half] ^= 1u << bit;
+          // Row 24 - 8 (bit % 4) of page bit / 4 * kMarksOfStep.
+          listed.rows[at] =
+              static_cast<std::uint16_t>(of_half + bit / 4 * (kMarksOfStep * kRowsOfPage + 4 * 8) - bit * 8);
         }
       }
       __syncwarp();
@@ -181,54 +199,46 @@ __device__ __forceinline__ float2 partial_of(const float2& query, const float2& 
   return make_float2(core::step_dot(query.x, row.x, 0.0f), core::step_dot(query.y, row.y, 0.0f));
 }
 
-/// From [pieces, codewords] pairs; 0 past the last of either.
-template <int Groups>
-__device__ void load_codewords(const decoder& from, wide_shared<row_form::pairs, Groups>& shared) {
-  const auto* codebook = reinterpret_cast<const float2*>(from.codebook);
-  const std::int32_t pieces = (from.dim + 1) / 2;
-  for (std::int32_t i = threadIdx.x; i < Groups * kLanes * kCodewords; i += kWideThreads<row_form::pairs>) {
+/// What the elements 2 piece and 2 piece + 1 are for a code; 0 past the last of either.
+template <row_form Form>
+__device__ __forceinline__ float2 codeword_of(const decoder& from, std::int32_t piece, std::int32_t code) {
+  const std::int32_t i = 2 * piece;
+  if constexpr (Form == row_form::pairs) {
+    const bool exists = i < from.dim && code < from.codewords;
+    return exists ? reinterpret_cast<const float2*>(from.codebook)[piece * from.codewords + code] : float2{};
+  }
+  const auto number = [&](std::int32_t at, std::int32_t of) {
+    return at < from.dim ? __fmul_rn(static_cast<float>(of) - 7.5f, from.steps[at]) : 0.0f;
+  };
+  return make_float2(number(i, code % 16), number(i + 1, code / 16));
+}
+
+template <row_form Form, int Groups>
+__device__ void fill_codewords(const decoder& from, wide_shared<Form, Groups>& shared) {
+  for (std::int32_t i = threadIdx.x; i < Groups * kLanes * kCodewords; i += kWideThreads<Form>) {
     const std::int32_t piece = i / kCodewords;
     const std::int32_t code = i % kCodewords;
-    const bool exists = piece < pieces && code < from.codewords;
-    shared.codewords[piece / kLanes][code][piece % kLanes] =
-        exists ? codebook[piece * from.codewords + code] : make_float2(0.0f, 0.0f);
+    shared.codewords[piece / kLanes][code][piece % kLanes] = codeword_of<Form>(from, piece, code);
   }
 }
 
 /// What codes stand for: the elements 32 v + 2 b and the next of lane b.
 template <row_form Form, int Groups>
 class pair_decoder {
+  static_assert(kLooksUp<Form>);
+  static constexpr bool kNibbles = Form == row_form::numbers4;
+
  public:
-  __device__ pair_decoder(const decoder& from, const wide_shared<Form, Groups>&, int of_row)
-      : shift_(Form == row_form::numbers8 ? of_row % 2 * 16 : of_row % 4 * 4) {
-#pragma unroll
-    for (int v = 0; v < Groups; v++) {
-      const int i = 2 * (v * kLanes + of_row);
-      steps_[v] = make_float2(i < from.dim ? from.steps[i] : 0.0f, i + 1 < from.dim ? from.steps[i + 1] : 0.0f);
-    }
+  __device__ pair_decoder(const decoder&, const wide_shared<Form, Groups>& shared, int of_row)
+      : shift_(kNibbles && of_row % 2 == 0 ? 4 : 0), table_(shared_address(&shared.codewords[0][0][of_row])) {
+    // Of 4 bits the elements' are in the upper halves of two bytes, two bytes apart, and so 16 times what they count.
+    constexpr std::uint32_t kFactor = kNibbles ? kCodewordBytes / 16 | kCodewordBytes << 16 : kCodewordBytes;
+    const int byte = kNibbles ? of_row % 4 / 2 : of_row % 4;
+    mask_ = 0x00F000F0u << (byte * 8);
+    factor_ = kFactor << (byte * 8);
   }
   __device__ __forceinline__ float2 operator()(std::uint32_t word, int v) const {
-    constexpr bool kBytes = Form == row_form::numbers8;
-    constexpr float kMiddle = kBytes ? 127.5f : 7.5f;
-    constexpr std::uint32_t kMask = kBytes ? 0xFFu : 0xFu;
-    const std::uint32_t first = word >> shift_ & kMask;
-    const std::uint32_t second = word >> (shift_ + (kBytes ? 8 : 16)) & kMask;
-    return make_float2(__fmul_rn(static_cast<float>(first) - kMiddle, steps_[v].x),
-                       __fmul_rn(static_cast<float>(second) - kMiddle, steps_[v].y));
-  }
-
- private:
-  int shift_;
-  float2 steps_[Groups];
-};
-
-template <int Groups>
-class pair_decoder<row_form::pairs, Groups> {
- public:
-  __device__ pair_decoder(const decoder&, const wide_shared<row_form::pairs, Groups>& shared, int of_row)
-      : factor_(static_cast<std::uint32_t>(kCodewordBytes) << (of_row % 4 * 8)),
-        table_(shared_address(&shared.codewords[0][0][of_row])) {}
-  __device__ __forceinline__ float2 operator()(std::uint32_t word, int v) const {
+    if constexpr (kNibbles) word = word << shift_ & mask_;
     float2 w;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                  : "=f"(w.x), "=f"(w.y)
@@ -237,8 +247,31 @@ class pair_decoder<row_form::pairs, Groups> {
   }
 
  private:
+  int shift_;
+  std::uint32_t mask_;
   std::uint32_t factor_;
   std::uint32_t table_;
+};
+
+template <int Groups>
+class pair_decoder<row_form::numbers8, Groups> {
+ public:
+  __device__ pair_decoder(const decoder& from, const wide_shared<row_form::numbers8, Groups>&, int of_row)
+      : byte_(of_row % 2 * 2) {
+#pragma unroll
+    for (int v = 0; v < Groups; v++) {
+      const int i = 2 * (v * kLanes + of_row);
+      steps_[v] = make_float2(i < from.dim ? from.steps[i] : 0.0f, i + 1 < from.dim ? from.steps[i + 1] : 0.0f);
+    }
+  }
+  __device__ __forceinline__ float2 operator()(std::uint32_t word, int v) const {
+    return make_float2(__fmul_rn(centred(word, byte_, 255), steps_[v].x),
+                       __fmul_rn(centred(word, byte_ + 1, 255), steps_[v].y));
+  }
+
+ private:
+  int byte_;
+  float2 steps_[Groups];
 };
 
 /// A warp that scores rows of a list by their codes; lane b of 16 has elements 32 v + 2 b and the next, v below Groups.
@@ -273,20 +306,20 @@ class wide_scorer {
   /// on their way.
   __device__ __forceinline__ void score(std::uint32_t place, std::uint32_t count) {
     locate(count);
-    const metric by = plan_.answer.results.by;
-    std::uint64_t* to = to_ + place;
+    const metric by = L2 ? metric::l2 : plan_.answer.results.by;
     const std::uint32_t fit = min(count, plan_.room - min(place, plan_.room));
     const std::uint32_t writes_to = lane_ % kLanesOfResult == 0 ? fit : 0;
     std::uint32_t at = lane_ / kLanesOfResult;  // of the row that the lane finishes
-    row_codes next = codes_of(min(at, count - 1));
+    std::uint64_t* to = to_ + (place + at);
+    row_codes next = codes_of(at);
 #pragma unroll 1
-    for (std::uint32_t first = 0; first < count; first += kRows, at += kRows) {
+    for (std::uint32_t first = 0; first < count; first += kRows, at += kRows, to += kRows) {
       const row_codes now = next;
-      next = codes_of(min(at + kRows, count - 1));
+      next = codes_of(at + kRows);
       hand_out(now);
       const float sum = sum_of_row();
       if (at < writes_to)
-        to[at] = core::row_key(core::score_key(code_score(sum, by, inverse_norm_), by), listed_.positions[at]);
+        *to = core::row_key(core::score_key(code_score(sum, by, inverse_norm_), by), listed_.positions[at]);
     }
   }
 
@@ -297,14 +330,18 @@ class wide_scorer {
 
   /// Finds out where listed rows lie, a lane a row.
   __device__ __forceinline__ void locate(std::uint32_t count) {
-    for (std::uint32_t i = lane_; i < count; i += kWarp) {
-      const std::uint32_t row = listed_.rows[i] % kPageRows;
-      const std::byte* page =
-          codes_.pages + listed_.pages[listed_.rows[i] / kPageRows] * static_cast<std::uint64_t>(codes_.page_bytes);
-      const std::byte* codes =
-          page + row / kTileRows * layout::kTileBytes + row % 8 * (kLanesOfRow * layout::kPlaneWords * 4);
-      listed_.codes[i] = reinterpret_cast<std::uint64_t>(codes) | (row / 8 & 1);
-      listed_.positions[i] = reinterpret_cast<const std::uint32_t*>(page + codes_.positions_at)[row];
+    const auto pages = reinterpret_cast<std::uint64_t>(codes_.pages);
+    const auto page_bytes = static_cast<std::uint32_t>(codes_.page_bytes);
+#pragma unroll 1
+    for (std::uint32_t i = lane_; i < count + kRowsAhead; i += kWarp) {
+      const std::uint32_t listed = listed_.rows[min(i, count - 1)];
+      const std::uint32_t row = listed % kPageRows;
+      const std::uint64_t page = pages + static_cast<std::uint64_t>(listed_.pages[listed / kPageRows]) * page_bytes;
+      const std::uint32_t upper = row / 8 & 1;
+      listed_.codes[i] = page + (row / kTileRows * layout::kTileBytes + upper * (layout::kUpperAt + 1) +
+                                 row % 8 * (kLanesOfRow * layout::kPlaneWords * 4));
+      listed_.positions[i] = __ldg(
+          reinterpret_cast<const std::uint32_t*>(page + (static_cast<std::uint32_t>(codes_.positions_at) + row * 4)));
     }
     __syncwarp();
   }
@@ -317,32 +354,34 @@ class wide_scorer {
   template <int Words>
   static __device__ __forceinline__ void load_words(std::uint64_t from, std::uint32_t* to) {
     if constexpr (Words == 4) {
-      const uint4 v = *reinterpret_cast<const uint4*>(from);
+      const uint4 v = __ldg(reinterpret_cast<const uint4*>(from));
       to[0] = v.x;
       to[1] = v.y;
       to[2] = v.z;
       to[3] = v.w;
     } else if constexpr (Words == 2) {
-      const uint2 v = *reinterpret_cast<const uint2*>(from);
+      const uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
       to[0] = v.x;
       to[1] = v.y;
     } else if constexpr (Words == 1) {
-      to[0] = *reinterpret_cast<const std::uint32_t*>(from);
+      to[0] = __ldg(reinterpret_cast<const std::uint32_t*>(from));
     }
   }
 
   __device__ __forceinline__ row_codes codes_of(std::uint32_t listed) const {
     const std::uint64_t codes = listed_.codes[listed];
-    const bool upper = codes & 1;
-    const std::uint64_t of_lane = (codes & ~std::uint64_t{1}) + lane_ % kLanesOfRow * (layout::kPlaneWords * 4);
+    const std::uint32_t upper = codes & 1;
+    const std::uint64_t planes = codes - upper + lane_ % kLanesOfRow * (layout::kPlaneWords * 4);
     constexpr int kWhole = layout::kPlanes * layout::kPlaneWords;
+    constexpr int kShared = layout::kPlanes * layout::kPlaneBytes;  // where the plane lies that rows share
     std::uint32_t whole[kWhole + 1];
     std::uint32_t half[layout::kHalf + 1];
-    const std::uint64_t planes = of_lane + (upper ? layout::kUpperAt : 0);
 #pragma unroll
     for (int plane = 0; plane < layout::kPlanes; plane++)
       load_words<layout::kPlaneWords>(planes + plane * layout::kPlaneBytes, whole + plane * layout::kPlaneWords);
-    load_words<layout::kHalf>(of_lane + layout::kPlanes * layout::kPlaneBytes + (upper ? layout::kHalf * 4 : 0), half);
+    const std::int64_t down =
+        static_cast<std::int64_t>(static_cast<std::int32_t>(upper)) * (layout::kHalf * 4 - layout::kUpperAt);
+    load_words<layout::kHalf>(planes + down + kShared, half);
     row_codes brought;
 #pragma unroll
     for (int i = 0; i < layout::kLaneWords; i++) {
@@ -414,7 +453,7 @@ template <row_form Form, int Groups, bool L2>
 __global__ void __launch_bounds__(kWideThreads<Form>, 1) wide_score_kernel(const __grid_constant__ many_plan plan) {
   join_chain();
   auto& shared = *reinterpret_cast<wide_shared<Form, Groups>*>(dynamic_shared());
-  if constexpr (Form == row_form::pairs) load_codewords<Groups>(plan.codes, shared);
+  if constexpr (kLooksUp<Form>) fill_codewords<Form, Groups>(plan.codes, shared);
   if (threadIdx.x == 0) shared.next_pair = 0;
   __syncthreads();
   wide_scorer<Form, Groups, L2> scorer(plan, shared);
