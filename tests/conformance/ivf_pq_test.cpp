@@ -322,6 +322,10 @@ TEST_P(IvfPqOnDevice, RowsMarkedOrDistancesWrittenOut) {
       {code_kind::pq, 48, 2, encoded::residual, 6},
       {code_kind::pq, 96, 2, encoded::residual, 5},
       {code_kind::pq, 36, 4, encoded::residual, 7},
+      {code_kind::sq4, 128, 1},
+      {code_kind::sq4, 25, 1},
+      {code_kind::sq8, 96, 1},
+      {code_kind::sq8, 62, 1},
   };
   const char* distributions[] = {"normal", "ties_90", "narrow_band", "mixed_magnitudes", "all_equal"};
   std::uint64_t turn = 0;

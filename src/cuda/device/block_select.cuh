@@ -255,12 +255,21 @@ struct sort_bins {
   std::uint32_t fullest;
 };
 
-/// Orders the best of keys[0, n), largest first: calls write(rank, key) for every rank below k, each once. Bins over
+/// Visits keys[0, n), a key of a thread at a time.
+template <int Threads>
+__device__ __forceinline__ auto keys_in_turn(const std::uint64_t* keys, std::uint32_t n) {
+  return [=](auto f) {
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < n; i += Threads) f(keys[i]);
+  };
+}
+
+/// Orders the best of n keys, largest first: calls write(rank, key) for every rank below k, each once. Bins over
 /// the score's key, then counting within a bin: no barrier a step, as a sorting network would need.
 /// @returns false, and writes nothing, if a bin is too full (ties, or a range that one key stretches), or `room` too
 /// small.
-template <int Threads, int Bins, class Write>
-__device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k, std::uint64_t* room,
+template <int Threads, int Bins, class Visit, class Write>
+__device__ bool sort_by_bins(Visit visit, std::uint32_t n, std::uint32_t k, std::uint64_t* room,
                              std::uint32_t room_keys, sort_bins<Bins>& bins, select_scratch<Threads>& scratch,
                              Write write) {
   constexpr int kPerThread = Bins / Threads;
@@ -276,11 +285,10 @@ __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::ui
   __syncthreads();
   std::uint32_t smallest = ~0u;
   std::uint32_t largest = 0;
-#pragma unroll 1
-  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
-    smallest = min(smallest, core::key_of(keys[i]));
-    largest = max(largest, core::key_of(keys[i]));
-  }
+  visit([&](std::uint64_t key) {
+    smallest = min(smallest, core::key_of(key));
+    largest = max(largest, core::key_of(key));
+  });
   smallest = __reduce_min_sync(kFullWarp, smallest);
   largest = __reduce_max_sync(kFullWarp, largest);
   if (lane == 0) {
@@ -295,8 +303,7 @@ __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::ui
   const auto bin_of = [&](std::uint64_t key) {
     return min(Bins - 1, static_cast<int>(static_cast<float>(largest - core::key_of(key)) * scale));
   };
-#pragma unroll 1
-  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) atomicAdd(&bins.next[bin_of(keys[i])], 1u);
+  visit([&](std::uint64_t key) { atomicAdd(&bins.next[bin_of(key)], 1u); });
   __syncthreads();
 
   // Exclusive sum over the bins.
@@ -333,12 +340,11 @@ __device__ bool sort_by_bins(const std::uint64_t* keys, std::uint32_t n, std::ui
   __syncthreads();
   if (bins.fullest > kMaxInBin) return false;
 
-    // The keys of all bins that begin before k, bin by bin; then each finds its rank among its bin's few.
-#pragma unroll 1
-  for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
-    const int bin = bin_of(keys[i]);
-    if (bins.start[bin] < k) room[atomicAdd(&bins.next[bin], 1u)] = keys[i];
-  }
+  // The keys of all bins that begin before k, bin by bin; then each finds its rank among its bin's few.
+  visit([&](std::uint64_t key) {
+    const int bin = bin_of(key);
+    if (bins.start[bin] < k) room[atomicAdd(&bins.next[bin], 1u)] = key;
+  });
   __syncthreads();
 #pragma unroll 1
   for (std::uint32_t i = threadIdx.x; i < min(n, room_keys); i += Threads) {

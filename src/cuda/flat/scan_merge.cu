@@ -188,8 +188,9 @@ __device__ __forceinline__ void merge_once(const merge_args& args, merge_shared<
   const bool counted = rehearsal ? k <= kCountedKeys : found <= kCountedKeys;  // rehearse the way that is likely
   if (counted) {
     rank_by_counting<Threads, kCountedAtOnce>(room.gathered, found, write);
-  } else if (found > room.capacity || !sort_by_bins<Threads>(room.gathered, found, k, room.best, room.best_keys,
-                                                             *room.bins, shared.select, write)) {
+  } else if (found > room.capacity ||
+             !sort_by_bins<Threads>(keys_in_turn<Threads>(room.gathered, found), found, k, room.best, room.best_keys,
+                                    *room.bins, shared.select, write)) {
     sort_any(args, shared, room, cut, found, write);
   }
   for (std::uint32_t i = found + threadIdx.x; i < k; i += Threads) write(i, core::kNoRow);

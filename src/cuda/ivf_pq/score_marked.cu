@@ -25,7 +25,7 @@ template <row_form Form>
 inline constexpr bool kLooksUp = Form != row_form::numbers8;
 /// Of a block. Numbers that are worked out take registers for their steps.
 template <row_form Form>
-inline constexpr int kWideThreads = kLooksUp<Form> ? 1024 : 768;
+inline constexpr int kWideThreads = kLooksUp<Form> ? 1024 : 896;
 constexpr int kLanes = 16;  // of a row
 constexpr int kRowsOfLane = 4;
 constexpr int kLanesOfResult = kLanes / kRowsOfLane;
@@ -54,13 +54,14 @@ struct row_layout {
   static constexpr int kPlaneBytes = kPlaneWords * kWarp * 4;
   static constexpr int kTileBytes = 2 * kLaneWords * kWarp * 4;
   static constexpr int kUpperAt = (kPlanes + (kHalf > 0 ? 1 : 0)) * kPlaneBytes;  // whole planes of an upper row
+  static constexpr int kSharedAt = kHalf > 0 ? kPlanes* kPlaneBytes : 0;          // the plane that rows share
   static_assert(kHalf == 0 || 2 * kHalf == kPlaneWords);
 };
 
 /// What a warp lists rows in.
 struct listed_rows {
-  std::uint64_t
-      codes[kListedRows + kRowsAhead];  // where those of the row's first lane lie, and 1 if it is an upper row
+  // Where those of the row's first lane lie: in the plane that it shares, and 1 if it is an upper row; else its planes.
+  std::uint64_t codes[kListedRows + kRowsAhead];
   std::uint32_t positions[kListedRows + kRowsAhead];
   std::uint32_t pages[kPagesAtOnce];  // their numbers
   std::uint16_t rows[kListedRows];    // of those pages together
@@ -338,7 +339,8 @@ class wide_scorer {
       const std::uint32_t row = listed % kPageRows;
       const std::uint64_t page = pages + static_cast<std::uint64_t>(listed_.pages[listed / kPageRows]) * page_bytes;
       const std::uint32_t upper = row / 8 & 1;
-      listed_.codes[i] = page + (row / kTileRows * layout::kTileBytes + upper * (layout::kUpperAt + 1) +
+      listed_.codes[i] = page + (row / kTileRows * layout::kTileBytes + layout::kSharedAt +
+                                 upper * (layout::kHalf > 0 ? 1 : layout::kUpperAt) +
                                  row % 8 * (kLanesOfRow * layout::kPlaneWords * 4));
       listed_.positions[i] = __ldg(
           reinterpret_cast<const std::uint32_t*>(page + (static_cast<std::uint32_t>(codes_.positions_at) + row * 4)));
@@ -370,23 +372,22 @@ class wide_scorer {
 
   __device__ __forceinline__ row_codes codes_of(std::uint32_t listed) const {
     const std::uint64_t codes = listed_.codes[listed];
-    const std::uint32_t upper = codes & 1;
-    const std::uint64_t planes = codes - upper + lane_ % kLanesOfRow * (layout::kPlaneWords * 4);
+    const std::uint32_t upper = layout::kHalf > 0 ? codes & 1 : 0;
+    const std::uint64_t at = (codes ^ upper) + lane_ % kLanesOfRow * (layout::kPlaneWords * 4);
     constexpr int kWhole = layout::kPlanes * layout::kPlaneWords;
-    constexpr int kShared = layout::kPlanes * layout::kPlaneBytes;  // where the plane lies that rows share
     std::uint32_t whole[kWhole + 1];
-    std::uint32_t half[layout::kHalf + 1];
+    std::uint32_t shared[layout::kPlaneWords];
+    const std::uint64_t planes = at + std::uint64_t{upper} * layout::kUpperAt - layout::kSharedAt;
 #pragma unroll
     for (int plane = 0; plane < layout::kPlanes; plane++)
       load_words<layout::kPlaneWords>(planes + plane * layout::kPlaneBytes, whole + plane * layout::kPlaneWords);
-    const std::int64_t down =
-        static_cast<std::int64_t>(static_cast<std::int32_t>(upper)) * (layout::kHalf * 4 - layout::kUpperAt);
-    load_words<layout::kHalf>(planes + down + kShared, half);
+    if constexpr (layout::kHalf > 0) load_words<layout::kPlaneWords>(at, shared);
     row_codes brought;
 #pragma unroll
     for (int i = 0; i < layout::kLaneWords; i++) {
-      const std::uint32_t of_lower = i < kWhole ? whole[min(i, kWhole)] : half[max(i - kWhole, 0)];
-      const std::uint32_t of_upper = i < layout::kHalf ? half[min(i, layout::kHalf)] : whole[max(i - layout::kHalf, 0)];
+      const std::uint32_t of_lower = i < kWhole ? whole[min(i, kWhole)] : shared[max(i - kWhole, 0)];
+      const std::uint32_t of_upper = i < layout::kHalf ? shared[min(layout::kHalf + i, layout::kPlaneWords - 1)]
+                                                       : whole[max(i - layout::kHalf, 0)];
       brought.words[i] = upper ? of_upper : of_lower;
     }
     return brought;

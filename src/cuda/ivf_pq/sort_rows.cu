@@ -1,7 +1,7 @@
 // Rows that were scored: the k best of a query, sorted and written.
 //
-// A block a query, by bins of scores; where ties fill a bin, by a radix search and a sorting network.
-// Limit: instructions and barriers, some 60 of a warp for 32 rows; ids are read at random. History: docs/kernels.md.
+// A block a query, by bins of scores, its keys in registers; where ties fill a bin, by a radix search and a sorting
+// network. Limit: three quarters of the issue slots; barriers. History: docs/kernels.md.
 #include <bit>
 
 #include "cuda/device/chain.cuh"
@@ -12,8 +12,9 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocks = 8;                  // of a multiprocessor
+constexpr int kThreads = 512;
+constexpr int kBlocks = 4;                  // of a multiprocessor
+constexpr int kHeld = 4;                    // keys of a thread in registers, at most
 constexpr std::uint32_t kMoreSorted = 256;  // keys of the last one's bin, for which there is room
 
 struct sort_shared {
@@ -21,6 +22,27 @@ struct sort_shared {
   sort_bins<> bins;
 };
 constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(sort_shared)) + 15) / 16 * 16;
+
+/// Writes the best of keys[0, n) as a query's answer. @returns false, and writes nothing, if bins do not serve them.
+__device__ __forceinline__ bool write_by_bins(const many_plan& plan, std::int64_t query, const std::uint64_t* keys,
+                                              std::uint32_t n, std::uint64_t* spare, sort_shared& shared) {
+  const auto write = [&](auto visit) {
+    return write_sorted<kThreads>(plan.answer.results, query, visit, n, spare, plan.sort_room, shared.bins,
+                                  shared.select);
+  };
+  if (n > kHeld * kThreads) return write(keys_in_turn<kThreads>(keys, n));
+  std::uint64_t held[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; j++) {
+    const std::uint32_t i = j * kThreads + threadIdx.x;
+    held[j] = i < n ? keys[i] : core::kNoRow;
+  }
+  return write([&](auto f) {
+#pragma unroll
+    for (int j = 0; j < kHeld; j++)
+      if (j * kThreads + threadIdx.x < n) f(held[j]);
+  });
+}
 
 /// Whether all rows that were marked of a query are there, and as many as are wanted.
 __device__ bool has_enough(const many_plan& plan, std::int64_t query, std::uint32_t found) {
@@ -53,9 +75,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sort_kernel(const __grid_co
       return;
     }
   }
-  std::uint64_t* keys = plan.rows + query * plan.room;  // read a few times, from the L1 cache
+  std::uint64_t* keys = plan.rows + query * plan.room;
   const result_lists& results = plan.answer.results;
-  if (!write_sorted<kThreads>(results, query, keys, n, spare, plan.sort_room, shared.bins, shared.select)) {
+  if (!write_by_bins(plan, query, keys, n, spare, shared)) {
     answer_plan as_scored = plan.answer;
     as_scored.rows = nullptr;  // refined already; said here, it leaves more than half of the code out
     write_answer<kThreads>(as_scored, query, keys, n, spare, nullptr, shared.select);
