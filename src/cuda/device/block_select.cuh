@@ -255,23 +255,56 @@ struct sort_bins {
   std::uint32_t fullest;
 };
 
-/// Visits keys[0, n), a key of a thread at a time.
+/// Keys [0, n) in memory for sort_by_bins, a key of a thread at a time.
 template <int Threads>
-__device__ __forceinline__ auto keys_in_turn(const std::uint64_t* keys, std::uint32_t n) {
-  return [=](auto f) {
+struct keys_in_turn {
+  static constexpr bool kKeepsPlaces = false;
+  const std::uint64_t* keys;
+  std::uint32_t n;
+
+  template <class Visit>
+  __device__ __forceinline__ void visit(Visit f) {
 #pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < n; i += Threads) f(keys[i]);
-  };
-}
+    for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
+      std::uint32_t place = 0;
+      f(keys[i], place);
+    }
+  }
+};
+
+/// The same of at most Held keys a thread, which stay in registers, as do their places in their bins.
+template <int Threads, int Held>
+class held_keys {
+ public:
+  static constexpr bool kKeepsPlaces = true;
+
+  __device__ __forceinline__ held_keys(const std::uint64_t* keys, std::uint32_t n) : n_(n) {
+#pragma unroll
+    for (int j = 0; j < Held; j++) {
+      const std::uint32_t i = j * Threads + threadIdx.x;
+      keys_[j] = i < n ? keys[i] : core::kNoRow;
+    }
+  }
+  template <class Visit>
+  __device__ __forceinline__ void visit(Visit f) {
+#pragma unroll
+    for (int j = 0; j < Held; j++)
+      if (j * Threads + threadIdx.x < n_) f(keys_[j], places_[j]);
+  }
+
+ private:
+  std::uint64_t keys_[Held];
+  std::uint32_t places_[Held];
+  std::uint32_t n_;
+};
 
 /// Orders the best of n keys, largest first: calls write(rank, key) for every rank below k, each once. Bins over
 /// the score's key, then counting within a bin: no barrier a step, as a sorting network would need.
 /// @returns false, and writes nothing, if a bin is too full (ties, or a range that one key stretches), or `room` too
 /// small.
-template <int Threads, int Bins, class Visit, class Write>
-__device__ bool sort_by_bins(Visit visit, std::uint32_t n, std::uint32_t k, std::uint64_t* room,
-                             std::uint32_t room_keys, sort_bins<Bins>& bins, select_scratch<Threads>& scratch,
-                             Write write) {
+template <int Threads, int Bins, class Keys, class Write>
+__device__ bool sort_by_bins(Keys keys, std::uint32_t n, std::uint32_t k, std::uint64_t* room, std::uint32_t room_keys,
+                             sort_bins<Bins>& bins, select_scratch<Threads>& scratch, Write write) {
   constexpr int kPerThread = Bins / Threads;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
@@ -285,7 +318,7 @@ __device__ bool sort_by_bins(Visit visit, std::uint32_t n, std::uint32_t k, std:
   __syncthreads();
   std::uint32_t smallest = ~0u;
   std::uint32_t largest = 0;
-  visit([&](std::uint64_t key) {
+  keys.visit([&](std::uint64_t key, std::uint32_t&) {
     smallest = min(smallest, core::key_of(key));
     largest = max(largest, core::key_of(key));
   });
@@ -303,7 +336,13 @@ __device__ bool sort_by_bins(Visit visit, std::uint32_t n, std::uint32_t k, std:
   const auto bin_of = [&](std::uint64_t key) {
     return min(Bins - 1, static_cast<int>(static_cast<float>(largest - core::key_of(key)) * scale));
   };
-  visit([&](std::uint64_t key) { atomicAdd(&bins.next[bin_of(key)], 1u); });
+  constexpr int kPlaceShift = 16;
+  static_assert(Bins <= 1 << kPlaceShift);
+  keys.visit([&](std::uint64_t key, std::uint32_t& place) {
+    const int bin = bin_of(key);
+    const std::uint32_t in_bin = atomicAdd(&bins.next[bin], 1u);
+    if constexpr (Keys::kKeepsPlaces) place = in_bin << kPlaceShift | static_cast<std::uint32_t>(bin);
+  });
   __syncthreads();
 
   // Exclusive sum over the bins.
@@ -327,7 +366,7 @@ __device__ bool sort_by_bins(Visit visit, std::uint32_t n, std::uint32_t k, std:
 #pragma unroll
   for (int i = 0; i < kPerThread; i++) {
     bins.start[threadIdx.x * kPerThread + i] = before;
-    bins.next[threadIdx.x * kPerThread + i] = before;
+    if constexpr (!Keys::kKeepsPlaces) bins.next[threadIdx.x * kPerThread + i] = before;
     if (before < k) {
       fullest = max(fullest, counts[i]);
       if (before + counts[i] > room_keys) fullest = ~0u;
@@ -341,9 +380,10 @@ __device__ bool sort_by_bins(Visit visit, std::uint32_t n, std::uint32_t k, std:
   if (bins.fullest > kMaxInBin) return false;
 
   // The keys of all bins that begin before k, bin by bin; then each finds its rank among its bin's few.
-  visit([&](std::uint64_t key) {
-    const int bin = bin_of(key);
-    if (bins.start[bin] < k) room[atomicAdd(&bins.next[bin], 1u)] = key;
+  keys.visit([&](std::uint64_t key, std::uint32_t& place) {
+    const auto bin = Keys::kKeepsPlaces ? place % (1u << kPlaceShift) : static_cast<std::uint32_t>(bin_of(key));
+    const std::uint32_t start = bins.start[bin];
+    if (start < k) room[Keys::kKeepsPlaces ? start + (place >> kPlaceShift) : atomicAdd(&bins.next[bin], 1u)] = key;
   });
   __syncthreads();
 #pragma unroll 1

@@ -189,7 +189,7 @@ __device__ __forceinline__ void merge_once(const merge_args& args, merge_shared<
   if (counted) {
     rank_by_counting<Threads, kCountedAtOnce>(room.gathered, found, write);
   } else if (found > room.capacity ||
-             !sort_by_bins<Threads>(keys_in_turn<Threads>(room.gathered, found), found, k, room.best, room.best_keys,
+             !sort_by_bins<Threads>(keys_in_turn<Threads>{room.gathered, found}, found, k, room.best, room.best_keys,
                                     *room.bins, shared.select, write)) {
     sort_any(args, shared, room, cut, found, write);
   }

@@ -204,12 +204,12 @@ __device__ void write_answer(const answer_plan& plan, std::int64_t query, std::u
 
 /// Writes the best of n keys, all scored, as a query's answer. @returns false, and writes nothing, if bins do not
 /// serve them.
-template <int Threads, class Visit>
-__device__ bool write_sorted(const result_lists& results, std::int64_t query, Visit visit, std::uint32_t n,
+template <int Threads, class Keys>
+__device__ bool write_sorted(const result_lists& results, std::int64_t query, Keys keys, std::uint32_t n,
                              std::uint64_t* spare, std::uint32_t room, sort_bins<>& bins,
                              select_scratch<Threads>& scratch) {
   const auto k = static_cast<std::uint32_t>(min(results.k, static_cast<std::int64_t>(n)));
-  if (!sort_by_bins<Threads>(visit, n, k, spare, room, bins, scratch,
+  if (!sort_by_bins<Threads>(keys, n, k, spare, room, bins, scratch,
                              [&](std::uint32_t rank, std::uint64_t key) { results.write(query, rank, key); }))
     return false;
   for (std::int64_t i = k + static_cast<std::int64_t>(threadIdx.x); i < results.k; i += Threads) results.pad(query, i);

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Threads, Threads == kBlockThreads ? kAnswerBlo
       if constexpr (Threads == kBlockThreads) {
         if (!refines && sorts_by_bins(plan.answer.results.k)) {
           auto& bins = *reinterpret_cast<sort_bins<>*>(staged + padded_dim(plan.codes.dim));
-          if (write_sorted<Threads>(plan.answer.results, query, keys_in_turn<Threads>(chosen, n), n, keys, plan.room,
+          if (write_sorted<Threads>(plan.answer.results, query, keys_in_turn<Threads>{chosen, n}, n, keys, plan.room,
                                     bins, shared.select))
             return;
         }

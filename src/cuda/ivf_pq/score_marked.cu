@@ -4,9 +4,10 @@
 // the marks of its pair, lists the rows, takes places among those of the query for all of them at once, finds out where
 // they lie, a lane a row, and scores eight at a time, 16 lanes a row. The query and the centroid stay in registers; a
 // list's codes come to the caches once for all of its queries. Codewords, pairs of elements that a byte names, are in
-// shared memory in fp32, where the lanes of a row read 16 pieces from as many banks; whole numbers of 4 or 8 bits need
-// none. Other codes, and rows without centroids, are only listed: score_rows.cu scores them.
-// Limit: 72 % of the issue slots and 72 % of the turns of shared memory; a third of the instructions find rows.
+// shared memory in fp32, where the lanes of a row read 16 pieces from as many banks, and so is what two whole numbers
+// of 4 bits stand for; those of 8 bits need no table. Other codes, and rows without centroids, are only listed:
+// score_rows.cu scores them.
+// Limit: 71 to 75 % of the issue slots; a quarter of the instructions find rows.
 // History: docs/kernels.md.
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/chain.cuh"
@@ -54,14 +55,13 @@ struct row_layout {
   static constexpr int kPlaneBytes = kPlaneWords * kWarp * 4;
   static constexpr int kTileBytes = 2 * kLaneWords * kWarp * 4;
   static constexpr int kUpperAt = (kPlanes + (kHalf > 0 ? 1 : 0)) * kPlaneBytes;  // whole planes of an upper row
-  static constexpr int kSharedAt = kHalf > 0 ? kPlanes* kPlaneBytes : 0;          // the plane that rows share
   static_assert(kHalf == 0 || 2 * kHalf == kPlaneWords);
 };
 
 /// What a warp lists rows in.
 struct listed_rows {
-  // Where those of the row's first lane lie: in the plane that it shares, and 1 if it is an upper row; else its planes.
-  std::uint64_t codes[kListedRows + kRowsAhead];
+  std::uint64_t
+      codes[kListedRows + kRowsAhead];  // where those of the row's first lane lie, and 1 if it is an upper row
   std::uint32_t positions[kListedRows + kRowsAhead];
   std::uint32_t pages[kPagesAtOnce];  // their numbers
   std::uint16_t rows[kListedRows];    // of those pages together
@@ -339,8 +339,7 @@ class wide_scorer {
       const std::uint32_t row = listed % kPageRows;
       const std::uint64_t page = pages + static_cast<std::uint64_t>(listed_.pages[listed / kPageRows]) * page_bytes;
       const std::uint32_t upper = row / 8 & 1;
-      listed_.codes[i] = page + (row / kTileRows * layout::kTileBytes + layout::kSharedAt +
-                                 upper * (layout::kHalf > 0 ? 1 : layout::kUpperAt) +
+      listed_.codes[i] = page + (row / kTileRows * layout::kTileBytes + upper * (layout::kUpperAt + 1) +
                                  row % 8 * (kLanesOfRow * layout::kPlaneWords * 4));
       listed_.positions[i] = __ldg(
           reinterpret_cast<const std::uint32_t*>(page + (static_cast<std::uint32_t>(codes_.positions_at) + row * 4)));
@@ -372,22 +371,23 @@ class wide_scorer {
 
   __device__ __forceinline__ row_codes codes_of(std::uint32_t listed) const {
     const std::uint64_t codes = listed_.codes[listed];
-    const std::uint32_t upper = layout::kHalf > 0 ? codes & 1 : 0;
-    const std::uint64_t at = (codes ^ upper) + lane_ % kLanesOfRow * (layout::kPlaneWords * 4);
+    const std::uint32_t upper = codes & 1;
+    const std::uint64_t planes = codes - upper + lane_ % kLanesOfRow * (layout::kPlaneWords * 4);
     constexpr int kWhole = layout::kPlanes * layout::kPlaneWords;
+    constexpr int kShared = layout::kPlanes * layout::kPlaneBytes;  // where the plane lies that rows share
     std::uint32_t whole[kWhole + 1];
-    std::uint32_t shared[layout::kPlaneWords];
-    const std::uint64_t planes = at + std::uint64_t{upper} * layout::kUpperAt - layout::kSharedAt;
+    std::uint32_t half[layout::kHalf + 1];
 #pragma unroll
     for (int plane = 0; plane < layout::kPlanes; plane++)
       load_words<layout::kPlaneWords>(planes + plane * layout::kPlaneBytes, whole + plane * layout::kPlaneWords);
-    if constexpr (layout::kHalf > 0) load_words<layout::kPlaneWords>(at, shared);
+    const std::int64_t down =
+        static_cast<std::int64_t>(static_cast<std::int32_t>(upper)) * (layout::kHalf * 4 - layout::kUpperAt);
+    load_words<layout::kHalf>(planes + down + kShared, half);
     row_codes brought;
 #pragma unroll
     for (int i = 0; i < layout::kLaneWords; i++) {
-      const std::uint32_t of_lower = i < kWhole ? whole[min(i, kWhole)] : shared[max(i - kWhole, 0)];
-      const std::uint32_t of_upper = i < layout::kHalf ? shared[min(layout::kHalf + i, layout::kPlaneWords - 1)]
-                                                       : whole[max(i - layout::kHalf, 0)];
+      const std::uint32_t of_lower = i < kWhole ? whole[min(i, kWhole)] : half[max(i - kWhole, 0)];
+      const std::uint32_t of_upper = i < layout::kHalf ? half[min(i, layout::kHalf)] : whole[max(i - layout::kHalf, 0)];
       brought.words[i] = upper ? of_upper : of_lower;
     }
     return brought;

@@ -26,22 +26,12 @@ constexpr std::int64_t kSharedHead = (static_cast<std::int64_t>(sizeof(sort_shar
 /// Writes the best of keys[0, n) as a query's answer. @returns false, and writes nothing, if bins do not serve them.
 __device__ __forceinline__ bool write_by_bins(const many_plan& plan, std::int64_t query, const std::uint64_t* keys,
                                               std::uint32_t n, std::uint64_t* spare, sort_shared& shared) {
-  const auto write = [&](auto visit) {
-    return write_sorted<kThreads>(plan.answer.results, query, visit, n, spare, plan.sort_room, shared.bins,
+  const auto write = [&](auto kept) {
+    return write_sorted<kThreads>(plan.answer.results, query, kept, n, spare, plan.sort_room, shared.bins,
                                   shared.select);
   };
-  if (n > kHeld * kThreads) return write(keys_in_turn<kThreads>(keys, n));
-  std::uint64_t held[kHeld];
-#pragma unroll
-  for (int j = 0; j < kHeld; j++) {
-    const std::uint32_t i = j * kThreads + threadIdx.x;
-    held[j] = i < n ? keys[i] : core::kNoRow;
-  }
-  return write([&](auto f) {
-#pragma unroll
-    for (int j = 0; j < kHeld; j++)
-      if (j * kThreads + threadIdx.x < n) f(held[j]);
-  });
+  if (n > kHeld * kThreads) return write(keys_in_turn<kThreads>{keys, n});
+  return write(held_keys<kThreads, kHeld>(keys, n));
 }
 
 /// Whether all rows that were marked of a query are there, and as many as are wanted.

@@ -193,7 +193,7 @@ __device__ __forceinline__ void for_each_in_order(std::uint64_t* keys, std::uint
     rank_by_counting<kThreads>(keys, n, write);
     return;
   }
-  if (sort_by_bins<kThreads>(keys_in_turn<kThreads>(keys, n), n, n, keys + n, n, scratch.bins, scratch.select, write))
+  if (sort_by_bins<kThreads>(keys_in_turn<kThreads>{keys, n}, n, n, keys + n, n, scratch.bins, scratch.select, write))
     return;
   sort_padded(keys, n, n, write);
 }

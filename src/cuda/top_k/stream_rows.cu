@@ -352,7 +352,7 @@ __device__ __forceinline__ void write_row(const stream_args& args, const block_l
   const auto write = [&](std::uint32_t rank, std::uint64_t key) { writer(rank, sorted ? key : turned_key(key)); };
   auto* room = reinterpret_cast<std::uint64_t*>(ring);
   auto& bins = *reinterpret_cast<sort_bins<kOrderBins>*>(room + core::kStreamRowsMaxK);
-  if (!sort_by_bins<kThreads>(keys_in_turn<kThreads>(list.keys, n), n, k, room,
+  if (!sort_by_bins<kThreads>(keys_in_turn<kThreads>{list.keys, n}, n, k, room,
                               static_cast<std::uint32_t>(core::kStreamRowsMaxK), bins, list.scratch->select, write)) {
     const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
     for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) list.keys[i] = core::kNoRow;
