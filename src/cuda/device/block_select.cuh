@@ -277,6 +277,7 @@ template <int Threads, int Held>
 class held_keys {
  public:
   static constexpr bool kKeepsPlaces = true;
+  static_assert(Threads * Held <= 1 << 16, "numbers within a bin have 16 bits");
 
   __device__ __forceinline__ held_keys(const std::uint64_t* keys, std::uint32_t n) : n_(n) {
 #pragma unroll
@@ -336,7 +337,7 @@ __device__ bool sort_by_bins(Keys keys, std::uint32_t n, std::uint32_t k, std::u
   const auto bin_of = [&](std::uint64_t key) {
     return min(Bins - 1, static_cast<int>(static_cast<float>(largest - core::key_of(key)) * scale));
   };
-  constexpr int kPlaceShift = 16;
+  constexpr int kPlaceShift = 16;  // a key's place: its number in its bin above, the bin below
   static_assert(Bins <= 1 << kPlaceShift);
   keys.visit([&](std::uint64_t key, std::uint32_t& place) {
     const int bin = bin_of(key);

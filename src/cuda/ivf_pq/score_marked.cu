@@ -60,8 +60,7 @@ struct row_layout {
 
 /// What a warp lists rows in.
 struct listed_rows {
-  std::uint64_t
-      codes[kListedRows + kRowsAhead];  // where those of the row's first lane lie, and 1 if it is an upper row
+  std::uint64_t codes[kListedRows + kRowsAhead];  // where the first lane's lie, and 1 if it is an upper row
   std::uint32_t positions[kListedRows + kRowsAhead];
   std::uint32_t pages[kPagesAtOnce];  // their numbers
   std::uint16_t rows[kListedRows];    // of those pages together
