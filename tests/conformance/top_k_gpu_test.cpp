@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "conformance/either_device.hpp"
 #include "conformance/top_k_harness.hpp"
@@ -337,6 +340,69 @@ TEST(TopKTeams, EqualTheReferenceInPortions) {
       if (what.type == value_type::f32) what.cols /= 2;
       expect_equal_by("stream_rows", *gpu, what);
     }
+  }
+}
+
+/// Each call reads what the one before writes, or writes where that one reads, and begins while it ends: as if every
+/// call waited.
+TEST(TopKChains, AsIfEachCallWaited) {
+  struct chain {
+    value_type type;
+    std::int64_t rows;
+    std::int64_t cols;
+    std::int64_t k[4];  // of its calls
+    std::string_view algorithm;
+    std::optional<int> max_iter = std::nullopt;
+  };
+  constexpr chain kChains[] = {{value_type::f32, 60'000, 256, {64, 32, 16, 8}, "warp_rows"},
+                               {value_type::f16, 40'000, 512, {128, 100, 30, 9}, "warp_rows"},
+                               {value_type::f32, 40'000, 512, {64, 32, 16, 8}, "warp_rows", 4},
+                               {value_type::f32, 3'000, 8'192, {2'048, 512, 256, 40}, "block_rows"},
+                               {value_type::bf16, 3'000, 8'192, {1'024, 512, 256, 40}, "block_rows"},
+                               {value_type::f32, 3'000, 4'096, {64, 32, 16, 8}, "stop_rows", 8},
+                               {value_type::f32, 600, 50'000, {4'096, 1'024, 100, 10}, "filter_rows"},
+                               {value_type::bf16, 600, 32'000, {2'048, 512, 64, 10}, "resident_rows"},
+                               {value_type::f32, 16, 128'256, {50, 20, 10, 5}, "cluster_rows"}};
+  constexpr int kRounds = 20;
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  const stream s(*gpu);
+  for (const chain& of : kChains) {
+    SCOPED_TRACE(std::string(of.algorithm) + " of " + std::to_string(of.cols));
+    const matrix_data data = make_data({.type = of.type,
+                                        .rows = of.rows,
+                                        .cols = of.cols,
+                                        .k = of.k[0],
+                                        .outputs = "values",
+                                        .distribution = "changing",
+                                        .seed = 23});
+    const std::int64_t value_bytes = size_bytes(of.type);
+    std::vector<std::byte> rows(static_cast<std::size_t>(of.rows * of.cols * value_bytes));
+    std::memcpy(rows.data(), data.bytes.data() + data.first * value_bytes, rows.size());
+    buffer matrix(*gpu, static_cast<std::int64_t>(rows.size()));
+    buffer some(*gpu, of.rows * of.k[0] * value_bytes);
+    buffer fewer(*gpu, of.rows * of.k[1] * value_bytes);
+    const auto run = [&](bool waits) {
+      const auto select = [&](const buffer& from, std::int64_t cols, std::int64_t k, buffer& to) {
+        top_k_options options{.k = k};
+        if (cols == of.cols) options.max_iter = of.max_iter;
+        top_k(s, value_matrix(from.data(), of.type, of.rows, cols, cols), options, {.values = to.data()});
+        if (waits) s.synchronize();
+      };
+      matrix.upload(s, rows.data());
+      for (int round = 0; round < kRounds; ++round) {
+        select(matrix, of.cols, of.k[0], some);
+        select(some, of.k[0], of.k[1], fewer);
+        select(fewer, of.k[1], of.k[2], some);
+        select(some, of.k[2], of.k[3], matrix);  // its first rows: the next round has other ones
+      }
+      std::vector<std::byte> found(rows.size());
+      matrix.download(s, found.data());
+      return found;
+    };
+    const forced_way forced({*gpu, "-", std::string(of.algorithm)});
+    const std::vector<std::byte> expected = run(true);
+    EXPECT_TRUE(run(false) == expected);
   }
 }
 

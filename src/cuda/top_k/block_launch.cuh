@@ -59,7 +59,8 @@ void launch_block_shape(void (*kernel)(block_args), cudaStream_t stream, block_a
   const std::int64_t resident = std::int64_t{multiprocessors} * blocks;
   const launch_shape how{.grid = dim3(static_cast<unsigned>(std::min(args.request.matrix.rows, resident))),
                          .threads = threads,
-                         .shared_bytes = shared_bytes};
+                         .shared_bytes = shared_bytes,
+                         .overlaps = true};
   launch(kernel, how, stream, args, what);
 }
 

@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "cuda/device/bulk_copy.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/top_k/block_launch.cuh"
 #include "cuda/top_k/row_candidates.cuh"
@@ -62,6 +63,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   unsigned char* staged = slots + (args.stage_bytes << ahead);
   const std::int64_t rows = request.matrix.rows;
   const bool fetches = args.stage.mode != stage_mode::by_threads;
+  join_chain();
   if (fetches && threadIdx.x == 0) {
     barrier_init(barrier, 1);
     if (ahead > 0) barrier_init(barrier + 1, 1);

@@ -18,6 +18,7 @@
 
 #include "core/plan.hpp"
 #include "cuda/device/block_select.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/top_k/filter_list.cuh"
@@ -277,6 +278,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) filter_rows_kernel(const __
   }
   std::uint32_t pieces = 0;
   __syncthreads();
+  join_chain();
 #pragma unroll 1
   for (std::int64_t index = blockIdx.x; index < request.matrix.rows; index += gridDim.x) {
     index = stream_rows<Stored, Sorted>(block, rings, index, pieces, sums);
@@ -296,7 +298,7 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
       kRingsBegin<Sorted> + kWarps * kRingBytes + capacity * static_cast<std::int64_t>(sizeof(entry));
   if (Sorted) shared_bytes += sizeof(order_scratch);
   launch_over(request.matrix.rows, multiprocessors, filter_rows_kernel<Stored, Sorted>,
-              {.threads = kThreads, .shared_bytes = shared_bytes}, stream, args, kWhat);
+              {.threads = kThreads, .shared_bytes = shared_bytes, .overlaps = true}, stream, args, kWhat);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include "core/plan.hpp"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/top_k/filter_list.cuh"
@@ -226,6 +227,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
   if (threadIdx.x < kBarriers) barrier_init(&scratch.full[0][0] + threadIdx.x, 1);
   barrier_init_fence();
   __syncthreads();
+  join_chain();
 
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
@@ -339,7 +341,7 @@ template <class Stored, block_kind Kind>
 void launch_as(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   const std::int64_t shared_bytes = layout_of<Stored, Kind>(request.matrix.cols, request.options.k).bytes;
   launch_over(request.matrix.rows, multiprocessors, resident_rows_kernel<Stored, Kind>,
-              {.threads = kThreads, .shared_bytes = shared_bytes}, stream, request, kWhat);
+              {.threads = kThreads, .shared_bytes = shared_bytes, .overlaps = true}, stream, request, kWhat);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 // in two passes 0.40 and 0.43 -> marks by signs of products, one meeting for extremes and counts 0.33 and 0.36 -> a
 // warp goes one way 0.32 and 0.35 -> written from the list, eps 0.30; 8 steps 0.33 -> 0.30.
 #include "cuda/device/bulk_copy.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/top_k/block_launch.cuh"
 #include "cuda/top_k/block_rows.hpp"
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
   auto* list = reinterpret_cast<std::int32_t*>(staged);
   const std::int64_t rows = request.matrix.rows;
   if (threadIdx.x < block_group::kMostWarps) summaries[threadIdx.x] = {};
+  join_chain();
   if (threadIdx.x == 0) {
     barrier_init(barrier, 1);
     barrier_init_fence();

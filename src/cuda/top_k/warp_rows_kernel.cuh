@@ -33,6 +33,7 @@
 #include "core/normal.hpp"
 #include "core/plan.hpp"
 #include "cuda/device/bulk_copy.cuh"
+#include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/top_k/row_apart.cuh"
@@ -161,6 +162,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   if constexpr (kSimple) {
     output.out.mask = nullptr;
   }
+  join_chain();
   queued_rows taken = queue.begin(fetches ? args.slots : 0, shares, fetch);
   __syncthreads();
   using share_type = row_share<Stored, Values, true, kPacked ? 0 : Lanes, kPacked>;
@@ -338,7 +340,8 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   args.shares_over = static_cast<std::uint32_t>(shares % blocks);
   const launch_shape how{.grid = dim3(static_cast<unsigned>(blocks)),
                          .threads = static_cast<int>(warps) * kWarp,
-                         .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each};
+                         .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each,
+                         .overlaps = true};
   launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
 }
 
