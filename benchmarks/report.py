@@ -264,23 +264,26 @@ def campaign_section(machine, campaign, document):
 
 
 def readme_section(results):
+    """A table for each device: of what several machines measured, only the first one's."""
     lines = []
-    for machine, campaign, document in results:
+    tables = {}
+    shown = set()
+    for _, campaign, document in results:
         by_work = {r["work"]: r for r in document["records"] if r["verified"]}
-        tables = {}
         hardware = document["machine"]
         for work in README_WORK.get(campaign, []):
-            if work not in by_work:
+            if work not in by_work or work in shown:
                 continue
+            shown.add(work)
             record = by_work[work]
             best = verdicts.best_peer(record)
             faster = f"{best.ms / record['ms']:.2f}x" if best else ""
             share = f"{100 * record['share_of_limit']:.0f} %"
             title = hardware["library_cpu"] if verdicts.is_on_cpu(work) else hardware["gpu"]
             tables.setdefault(title, []).append([f"`{work}`", number(record["ms"]), share, peer_text(best), faster])
-        for title, rows in tables.items():
-            lines += [f"{title}:", ""]
-            lines += table(["work", "ms", "of the read limit", "best peer, ms", "ours is faster by"], rows) + [""]
+    for title, rows in tables.items():
+        lines += [f"{title}:", ""]
+        lines += table(["work", "ms", "of the read limit", "best peer, ms", "ours is faster by"], rows) + [""]
     if lines:
         lines += [
             "`q1/1000000x384/f32/ip/k100/host` reads: one query, a million rows of 384 fp32, inner product, k 100, "
