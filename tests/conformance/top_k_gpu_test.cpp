@@ -283,6 +283,20 @@ TEST(TopKTeams, EqualTheReferenceToTheBit) {
   }
 }
 
+/// A row so long that all of the GPU shares it by larger blocks, where these have room for the list of k.
+TEST(TopKTeams, EqualTheReferenceOverALongRow) {
+  constexpr std::int64_t kLongRow = 1 << 25;
+  constexpr std::string_view kDistributions[] = {"normal", "ties_90", "ascending", "nan_in_tenth_row"};
+  constexpr std::int64_t kKs[] = {100, 1, 700, 2048};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::string_view distribution : kDistributions) {
+    const std::int64_t k = kKs[turn++];
+    expect_equal_by("stream_rows", *gpu, case_of_turn(turn, 1, kLongRow + 11, k, distribution));
+  }
+}
+
 /// Early stops of long rows, so many that a block lists candidates of most of its rows: what the bisection ends with is
 /// in the list, or is not; with lists of every length.
 TEST(TopKManyStops, OfLongRows) {

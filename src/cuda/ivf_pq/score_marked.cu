@@ -12,6 +12,7 @@
 #include "cuda/device/bulk_copy.cuh"
 #include "cuda/device/chain.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/select_bits.cuh"
 #include "cuda/device/warp_sum.cuh"
 #include "cuda/ivf_pq/code_scorer.cuh"
 #include "cuda/ivf_pq/many_rows.cuh"
@@ -116,8 +117,7 @@ __device__ __forceinline__ std::uint32_t nibbles_at(const std::uint32_t (&words)
     return __byte_perm(__byte_perm(words[first], words[first + 2], of_two),
                        __byte_perm(words[first + 4], words[first + 6], of_two), 0x5410);
   };
-  constexpr std::uint32_t kLower = 0x0F0F0F0F;
-  return (bytes(0) >> shift % 8 & kLower) | (bytes(1) << (4 - shift % 8) & ~kLower);
+  return select_bits<0x0F0F0F0Fu>(bytes(0) >> shift % 8, bytes(1) << (4 - shift % 8));
 }
 
 /// The marked rows of a pair of query and list; a warp. Calls begin(list, query) if there are any, and then visit(the

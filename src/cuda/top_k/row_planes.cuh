@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/select_bits.cuh"
 #include "cuda/top_k/row_share.cuh"
 
 namespace shortlist::cuda {
@@ -15,8 +16,8 @@ namespace shortlist::cuda {
 template <int Shift>
 __device__ __forceinline__ void exchange_bits(std::uint32_t& a, std::uint32_t& b) {
   constexpr std::uint32_t kLower = Shift == 4 ? 0x0F0F0F0Fu : Shift == 2 ? 0x33333333u : 0x55555555u;
-  const std::uint32_t lower = (a & kLower) | (b << Shift & ~kLower);
-  b = (a >> Shift & kLower) | (b & ~kLower);
+  const std::uint32_t lower = select_bits<kLower>(a, b << Shift);
+  b = select_bits<kLower>(a >> Shift, b);
   a = lower;
 }
 /// Bit i of byte b of word j becomes bit j of byte b of word i.
@@ -35,19 +36,18 @@ template <int Values, int Bits>
 struct level_planes {
   static constexpr int kWords = (Values + 31) / 32;
   std::uint32_t planes[kWords][Bits];
+  static_assert(Bits == 8 || Bits == 10);
 
   level_planes() = default;
   /// @param levels two a word, in the order of values
   __device__ __forceinline__ explicit level_planes(const std::uint32_t (&levels)[Values / 2]) {
 #pragma unroll
     for (int w = 0; w < kWords; w++) {
+      std::uint32_t words[8];
+      planes_of_byte(levels, w, 0, words);
 #pragma unroll
-      for (int first = 0; first < Bits; first += 8) {
-        std::uint32_t words[8];
-        planes_of_byte(levels, w, first / 8, words);
-#pragma unroll
-        for (int b = first; b < Bits && b < first + 8; b++) planes[w][b] = words[b - first];
-      }
+      for (int b = 0; b < 8; b++) planes[w][b] = words[b];
+      if constexpr (Bits == 10) planes_of_pair(levels, w, 1, planes[w][8], planes[w][9]);
     }
   }
   /// The w-th words of the planes of a byte's bits.
@@ -92,18 +92,36 @@ struct level_planes {
   }
 
  private:
+  /// A byte of each of the levels of values v, v + 8, v + 1 and v + 9.
+  static __device__ __forceinline__ std::uint32_t bytes_at(const std::uint32_t (&levels)[Values / 2], int w, int v,
+                                                           int byte) {
+    const auto two_at = [&](int at) { return 32 * w + at < Values ? levels[16 * w + at / 2] : 0u; };
+    return __byte_perm(two_at(v), two_at(v + 8), byte == 0 ? 0x6240u : 0x7351u);
+  }
   /// Word j gets a byte of each of the levels of values j, j + 8, j + 16 and j + 24.
   static __device__ __forceinline__ void gather_bytes(const std::uint32_t (&levels)[Values / 2], int w, int byte,
                                                       std::uint32_t (&words)[8]) {
-    const auto two_at = [&](int v) { return 32 * w + v < Values ? levels[16 * w + v / 2] : 0u; };
-    const unsigned of_both = byte == 0 ? 0x6240u : 0x7351u;  // of value v, v + 8, v + 1 and v + 9
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-      const std::uint32_t front = __byte_perm(two_at(j), two_at(j + 8), of_both);
-      const std::uint32_t back = __byte_perm(two_at(j + 16), two_at(j + 24), of_both);
+      const std::uint32_t front = bytes_at(levels, w, j, byte);
+      const std::uint32_t back = bytes_at(levels, w, j + 16, byte);
       words[j] = __byte_perm(front, back, 0x5410);
       words[j + 1] = __byte_perm(front, back, 0x7632);
     }
+  }
+  /// The w-th words of the planes of a byte of which no more than two bits are set: those of four values share a byte.
+  static __device__ __forceinline__ void planes_of_pair(const std::uint32_t (&levels)[Values / 2], int w, int byte,
+                                                        std::uint32_t& lower, std::uint32_t& upper) {
+    std::uint32_t front = 0;
+    std::uint32_t back = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      front += bytes_at(levels, w, j, byte) << j;
+      back += bytes_at(levels, w, j + 16, byte) << j;
+    }
+    lower = __byte_perm(front, back, 0x5410);
+    upper = __byte_perm(front, back, 0x7632);
+    exchange_bits<1>(lower, upper);
   }
 };
 

@@ -16,10 +16,8 @@
 
 namespace shortlist::cuda::streaming {
 
-constexpr int kThreads = 384;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kVectors = 4;  // of a chunk, in a lane
-constexpr int kStages = 2;   // chunks under way in a warp: 96 KB a multiprocessor, where about 40 KB hide the latency
+constexpr int kVectors = 4;                         // of a chunk, in a lane
+constexpr int kStages = 2;                          // chunks under way in a warp
 constexpr int kSampled = kStages * kVectors;        // vectors of a thread whose maxima make the first cut
 constexpr std::uint32_t kChunk = kVectors * kWarp;  // vectors that a warp loads at a time
 constexpr std::uint32_t kNoChunk = ~0u;
@@ -27,12 +25,19 @@ constexpr std::uint32_t kSectorVectors = 2;         // 32 bytes: chunks begin wh
 constexpr std::uint32_t kMostEven = 8;              // slices of more chunks take them whole, others divide evenly
 constexpr std::uint32_t kGoldenRatio = 2654435769;  // 0.618 of 2^32
 
-/// Copies under way: every thread's own vectors, read by itself alone.
-constexpr std::uint32_t kVectorPitch = kThreads * 16;  // bytes from a thread's vector to its next
-constexpr std::uint32_t kStagePitch = kVectors * kVectorPitch;
-constexpr std::int64_t kRingBytes = std::int64_t{kStages} * kStagePitch;
-static_assert(kRingBytes >= core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)},
-              "k keys beside as many maxima as a list holds");
+/// A block, two of which share a multiprocessor. Copies under way: every thread's own vectors, read by itself alone.
+template <int Threads>
+struct block_form {
+  static constexpr int kThreads = Threads;
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr std::uint32_t kVectorPitch = kThreads * 16;  // bytes from a thread's vector to its next
+  static constexpr std::uint32_t kStagePitch = kVectors * kVectorPitch;
+  static constexpr std::int64_t kRingBytes = std::int64_t{kStages} * kStagePitch;
+  static_assert(kRingBytes >= core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)},
+                "k keys beside as many maxima as a list holds");
+};
+using usual_form = block_form<384>;     // 96 KB on their way to a multiprocessor; about 40 KB hide the latency
+using long_row_form = block_form<512>;  // 128 KB
 
 /// A row's vectors of 16 bytes, counted from its first whole one.
 template <class Stored>
@@ -124,6 +129,7 @@ __device__ __forceinline__ scattered_row<Stored> scattered(const whole_row<Store
 }
 
 /// A warp's chunks of such a row: of a range of that order, every kWarps-th.
+template <class Form>
 struct scattered_walk {
   std::uint32_t place;
   std::uint32_t end;
@@ -133,7 +139,7 @@ struct scattered_walk {
   __device__ __forceinline__ std::uint32_t next(const scattered_row<Stored>& row) {
     if (place >= end) return kNoChunk;
     const std::uint32_t first = row.first_of(place);
-    place += kWarps;
+    place += Form::kWarps;
     return first;
   }
 };
@@ -171,7 +177,7 @@ __device__ __forceinline__ chunk_walk walk_of(const Part& part) {
 
 /// Begins to copy a chunk to a stage: lane l has the vectors l, l + 32, ..; those past the chunk's end are copies of
 /// its last. Without a chunk, only counts as a group of copies.
-template <class Part>
+template <class Form, class Part>
 __device__ __forceinline__ void copy_chunk(const Part& part, std::uint32_t first, std::uint32_t stage_address) {
   if (first != kNoChunk) {
     const std::uint32_t mine = first + threadIdx.x % kWarp;
@@ -179,20 +185,21 @@ __device__ __forceinline__ void copy_chunk(const Part& part, std::uint32_t first
     if (end - first == kChunk) {
       const uint4* from = part.vectors + mine;
 #pragma unroll
-      for (int v = 0; v < kVectors; v++) async_copy_16(stage_address + v * kVectorPitch, from + v * kWarp, true);
+      for (int v = 0; v < kVectors; v++) async_copy_16(stage_address + v * Form::kVectorPitch, from + v * kWarp, true);
     } else {
 #pragma unroll
       for (int v = 0; v < kVectors; v++)
-        async_copy_16(stage_address + v * kVectorPitch, part.vectors + min(mine + v * kWarp, end - 1), true);
+        async_copy_16(stage_address + v * Form::kVectorPitch, part.vectors + min(mine + v * kWarp, end - 1), true);
     }
   }
   async_commit();
 }
 
 /// A thread's vectors of a stage, which must have come.
+template <class Form>
 __device__ __forceinline__ void read_stage(const unsigned char* stage, std::uint32_t flip, uint4 (&raw)[kVectors]) {
 #pragma unroll
-  for (int v = 0; v < kVectors; v++) raw[v] = *reinterpret_cast<const uint4*>(stage + v * kVectorPitch);
+  for (int v = 0; v < kVectors; v++) raw[v] = *reinterpret_cast<const uint4*>(stage + v * Form::kVectorPitch);
 #pragma unroll
   for (int v = 0; v < kVectors; v++)
     raw[v] = make_uint4(raw[v].x ^ flip, raw[v].y ^ flip, raw[v].z ^ flip, raw[v].w ^ flip);

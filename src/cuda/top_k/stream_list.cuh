@@ -14,7 +14,6 @@ constexpr std::uint32_t kListRoom = 4096;  // places above k in a list: at least
 constexpr int kLevels = kWarp;             // bins of what is appended: a warp sums them up at once
 constexpr std::uint32_t kLeastTold = 5;    // bins are looked at every 2^5 keys, or 1/8 of a block's share of k
 constexpr int kBins = 2048;
-constexpr int kBinsPerThread = (kBins + kThreads - 1) / kThreads;
 constexpr int kHeld = 4;                  // keys of a thread between two barriers of keep_from
 constexpr std::uint64_t kEverything = 1;  // a cut that every column reaches
 static_assert(kListRoom / 2 >= kChunk * 16 / 2, "a chunk must fit into what raise_cut frees");
@@ -40,11 +39,12 @@ struct stream_state {
   std::uint32_t levels[kLevels];  // keys appended and not told, by value; the last bin has all that are better, too
 };
 
+template <class Form>
 struct alignas(kLineBytes) stream_scratch {
-  select_scratch<kThreads> select;
+  select_scratch<Form::kThreads> select;
   union {
     std::uint32_t bins[kBins];
-    std::uint64_t maxima[kThreads];
+    std::uint64_t maxima[Form::kThreads];
   };
   stream_state state;
   std::uint32_t largest;  // high word of the best key that cut_of saw; thread 0's
@@ -52,10 +52,11 @@ struct alignas(kLineBytes) stream_scratch {
 };
 
 /// Keys in shared memory that all threads of a block append to.
+template <class Form>
 struct block_list {
   std::uint64_t* keys;
   std::uint32_t capacity;
-  stream_scratch* scratch;
+  stream_scratch<Form>* scratch;
 
   __device__ __forceinline__ std::uint32_t count() const { return min(scratch->state.count, capacity); }
   /// While other warps may append.
@@ -153,8 +154,8 @@ __device__ __forceinline__ void count_level(stream_state& state, std::uint64_t k
 /// Appends what reaches the cut of the chunk that a warp has in a stage, all of it or nothing. Bins are looked at every
 /// 2^told keys.
 /// @returns false if it did not fit; the list has then overflowed, and what was left of it holds no keys.
-template <class Part>
-__device__ __forceinline__ bool append_chunk(const block_list& list, const Part& part, std::uint32_t first,
+template <class Form, class Part>
+__device__ __forceinline__ bool append_chunk(const block_list<Form>& list, const Part& part, std::uint32_t first,
                                              const unsigned char* stage, std::uint32_t reach, bool negated,
                                              team_board* board, std::uint32_t k, std::uint32_t told) {
   using stored = typename Part::stored;
@@ -184,7 +185,7 @@ __device__ __forceinline__ bool append_chunk(const block_list& list, const Part&
       const std::uint32_t bit = __ffs(static_cast<int>(reach)) - 1;
       const std::uint32_t v = bit / kPerVector;
       const std::uint32_t e = bit % kPerVector;
-      const stored value = reinterpret_cast<const stored*>(stage + v * kVectorPitch)[e];
+      const stored value = reinterpret_cast<const stored*>(stage + v * Form::kVectorPitch)[e];
       const std::uint64_t key =
           core::row_key(key_of_value<stored>(value, negated), part.column_of(mine + v * kWarp) + e);
       list.keys[at + __popc(those & ((1u << lane) - 1u))] = key;
@@ -199,8 +200,8 @@ __device__ __forceinline__ bool append_chunk(const block_list& list, const Part&
 
 /// Makes the list new: it holds what reaches the cut of the columns outside all vectors, in the team's first block.
 /// All threads come; the list's memory is free.
-template <class Stored>
-__device__ __forceinline__ void start_list(const block_list& list, const whole_row<Stored>& row, bool first_block,
+template <class Stored, class Form>
+__device__ __forceinline__ void start_list(const block_list<Form>& list, const whole_row<Stored>& row, bool first_block,
                                            bool negated, std::uint64_t cut) {
   constexpr std::uint32_t kHalfWarp = kWarp / 2;  // lanes for the columns at either end: fewer than a vector's
   if (threadIdx.x < kWarp) {
@@ -224,7 +225,8 @@ __device__ __forceinline__ void start_list(const block_list& list, const whole_r
 }
 
 /// Tells the team which bins all blocks count in. All threads may come, after a barrier.
-__device__ __forceinline__ void tell_levels(const block_list& list, team_board& board) {
+template <class Form>
+__device__ __forceinline__ void tell_levels(const block_list<Form>& list, team_board& board) {
   if (threadIdx.x != 0) return;
   const stream_state& state = list.scratch->state;
   board.shift = state.shift;
@@ -234,7 +236,8 @@ __device__ __forceinline__ void tell_levels(const block_list& list, team_board& 
 
 /// Makes the list new for columns of a row that others have begun: with their cut, and their bins. All threads come;
 /// the list's memory is free.
-__device__ __forceinline__ void join_list(const block_list& list, team_board& board) {
+template <class Form>
+__device__ __forceinline__ void join_list(const block_list<Form>& list, team_board& board) {
   if (threadIdx.x == 0) {
     stream_state& state = list.scratch->state;
     const unsigned long long base = *static_cast<volatile unsigned long long*>(&board.base);
@@ -254,8 +257,10 @@ __device__ __forceinline__ void join_list(const block_list& list, team_board& bo
 
 /// The bin that holds the k-th largest, of bins that are in increasing order. `above` keys lie above all bins.
 /// @returns the bin; `above` then counts what lies above it, and `reached` its own keys too.
+template <class Form>
 __device__ __forceinline__ std::uint32_t find_bin(std::uint32_t k, std::uint32_t& above, std::uint32_t& reached,
-                                                  stream_scratch& scratch) {
+                                                  stream_scratch<Form>& scratch) {
+  constexpr int kBinsPerThread = (kBins + Form::kThreads - 1) / Form::kThreads;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int top = kBins - 1 - static_cast<int>(threadIdx.x) * kBinsPerThread;  // a thread's bins, from here down
@@ -281,8 +286,9 @@ __device__ __forceinline__ std::uint32_t find_bin(std::uint32_t k, std::uint32_t
 }
 
 /// The smallest, the largest, and the sum of `there`, of all threads.
+template <class Form>
 __device__ __forceinline__ void join_ranges(std::uint32_t& smallest, std::uint32_t& largest, std::uint32_t& there,
-                                            stream_scratch& scratch) {
+                                            stream_scratch<Form>& scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto join = [&](uint3 range) {
     return make_uint3(__reduce_min_sync(kFullWarp, range.x), __reduce_max_sync(kFullWarp, range.y),
@@ -291,7 +297,7 @@ __device__ __forceinline__ void join_ranges(std::uint32_t& smallest, std::uint32
   const uint3 of_warp = join(make_uint3(smallest, largest, there));
   if (lane == 0) scratch.select.ranges[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
-  const uint3 all = join(lane < kWarps ? scratch.select.ranges[lane] : make_uint3(~0u, 0, 0));
+  const uint3 all = join(lane < Form::kWarps ? scratch.select.ranges[lane] : make_uint3(~0u, 0, 0));
   smallest = all.x;
   largest = all.y;
   there = all.z;
@@ -301,8 +307,9 @@ __device__ __forceinline__ void join_ranges(std::uint32_t& smallest, std::uint32
 /// A word that at least k and at most k + slack of the threads' words reach, of which 0 is none; all that do are
 /// counted in `reached`. More than k + slack reach it only if they are equal. 0 if there are fewer than k. All threads
 /// come.
+template <class Form>
 __device__ __forceinline__ std::uint32_t word_cut(std::uint32_t word, std::uint32_t k, std::uint32_t slack,
-                                                  std::uint32_t& reached, stream_scratch& scratch) {
+                                                  std::uint32_t& reached, stream_scratch<Form>& scratch) {
   std::uint32_t low = word == 0 ? ~0u : word;
   std::uint32_t high = word;
   reached = word != 0 ? 1 : 0;
@@ -325,8 +332,9 @@ __device__ __forceinline__ std::uint32_t word_cut(std::uint32_t word, std::uint3
 
 /// cut_of for no more keys than threads, in shared or global memory: by values, and of ties by columns. All threads
 /// come.
+template <class Form>
 __device__ __noinline__ std::uint64_t quick_cut(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
-                                                std::uint32_t slack, stream_scratch& scratch) {
+                                                std::uint32_t slack, stream_scratch<Form>& scratch) {
   const std::uint64_t key =
       threadIdx.x < n ? *static_cast<const volatile std::uint64_t*>(keys + threadIdx.x) : core::kNoRow;
   std::uint32_t reached = 0;
@@ -343,14 +351,15 @@ __device__ __noinline__ std::uint64_t quick_cut(const std::uint64_t* keys, std::
 /// A cut that at least k and at most k + slack of keys[0, n) in shared memory reach: all of them if they are k, and
 /// kEverything if they are fewer. kNoRow is no key. Passes over equal bins of the range that is left: six are enough
 /// for any data, two or three mostly. All threads come, after a barrier; the keys may be written again at once.
+template <class Form>
 __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uint32_t n, std::uint32_t k,
-                                             std::uint32_t slack, stream_scratch& scratch) {
-  if (n <= kThreads) return quick_cut(keys, n, k, slack, scratch);
+                                             std::uint32_t slack, stream_scratch<Form>& scratch) {
+  if (n <= Form::kThreads) return quick_cut(keys, n, k, slack, scratch);
   std::uint32_t smallest = ~0u;  // the range by high words alone: they reduce in one instruction
   std::uint32_t largest = 0;
   std::uint32_t there = 0;
 #pragma unroll 4
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+  for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) {
     const std::uint64_t key = keys[i];
     if (key == core::kNoRow) continue;
     there++;
@@ -368,7 +377,7 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
     std::uint32_t least = ~0u;
     std::uint32_t most = 0;
 #pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+    for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) {
       const std::uint64_t key = keys[i];
       if (key == core::kNoRow) continue;
       least = min(least, static_cast<std::uint32_t>(key));
@@ -384,10 +393,10 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
   for (;;) {
     constexpr int kBinBits = std::bit_width(static_cast<unsigned>(kBins)) - 1;
     const int shift = max(0, 64 - __clzll(static_cast<long long>(high - low)) - kBinBits);
-    for (int b = threadIdx.x; b < kBins; b += kThreads) scratch.bins[b] = 0;
+    for (int b = threadIdx.x; b < kBins; b += Form::kThreads) scratch.bins[b] = 0;
     __syncthreads();
 #pragma unroll 4
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) {
+    for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) {
       const std::uint64_t key = keys[i];
       if (key >= low && key <= high && key != core::kNoRow) atomicAdd(&scratch.bins[(key - low) >> shift], 1u);
     }
@@ -401,16 +410,17 @@ __device__ __noinline__ std::uint64_t cut_of(const std::uint64_t* keys, std::uin
 }
 
 /// Keeps only what reaches the cut. All threads come, after a barrier; they leave through one.
-__device__ __noinline__ void keep_from(block_list list, std::uint64_t cut) {
+template <class Form>
+__device__ __noinline__ void keep_from(block_list<Form> list, std::uint64_t cut) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::uint32_t n = list.count();
   __syncthreads();  // all have read the count
   if (threadIdx.x == 0) list.scratch->state.count = 0;
-  for (std::uint32_t start = 0; start < n; start += kHeld * kThreads) {
+  for (std::uint32_t start = 0; start < n; start += kHeld * Form::kThreads) {
     std::uint64_t held[kHeld];
 #pragma unroll
     for (int h = 0; h < kHeld; h++) {
-      const std::uint32_t i = start + h * kThreads + threadIdx.x;
+      const std::uint32_t i = start + h * Form::kThreads + threadIdx.x;
       held[h] = i < n ? list.keys[i] : core::kNoRow;
     }
     __syncthreads();  // all hold theirs: what is kept goes to places before those still unread
@@ -427,7 +437,8 @@ __device__ __noinline__ void keep_from(block_list list, std::uint64_t cut) {
 }
 
 /// Keeps the k best alone. @returns their cut. All threads come, after a barrier; they leave through one.
-__device__ __noinline__ std::uint64_t keep_best(block_list list, std::uint32_t k) {
+template <class Form>
+__device__ __noinline__ std::uint64_t keep_best(block_list<Form> list, std::uint32_t k) {
   const std::uint64_t cut = cut_of(list.keys, list.count(), k, 0, *list.scratch);
   keep_from(list, cut);
   return cut;
@@ -435,11 +446,12 @@ __device__ __noinline__ std::uint64_t keep_best(block_list list, std::uint32_t k
 
 /// Joins a block's keys, kSampled a thread, into its groups' maxima, and writes these. Groups are spread over the
 /// vectors, so that the columns that begin a slice are in different ones. All threads come.
+template <class Form>
 __device__ __forceinline__ void write_groups(std::uint64_t (&best)[kSampled], std::uint32_t groups, std::uint64_t* to,
-                                             stream_scratch& scratch) {
+                                             stream_scratch<Form>& scratch) {
 #pragma unroll
   for (int half = kSampled / 2; half > 0; half /= 2) {
-    if (groups < 2u * half * kThreads) {
+    if (groups < 2u * half * Form::kThreads) {
 #pragma unroll
       for (int v = 0; v < half; v++) best[v] = max(best[v], best[v + half]);
     }
@@ -456,7 +468,7 @@ __device__ __forceinline__ void write_groups(std::uint64_t (&best)[kSampled], st
     if (lane == 0) scratch.maxima[threadIdx.x / kWarp] = of_warp;
     __syncthreads();
     if (threadIdx.x >= kWarp) return;
-    const std::uint64_t mine = lane < kWarps ? scratch.maxima[lane] : core::kNoRow;
+    const std::uint64_t mine = lane < Form::kWarps ? scratch.maxima[lane] : core::kNoRow;
 #pragma unroll 1
     for (std::uint32_t g = 0; g < groups; g++) {
       const std::uint64_t of_group = most_of_warp(lane % groups == g ? mine : core::kNoRow);
@@ -464,10 +476,10 @@ __device__ __forceinline__ void write_groups(std::uint64_t (&best)[kSampled], st
     }
     return;
   }
-  if (groups >= kThreads) {
+  if (groups >= Form::kThreads) {
 #pragma unroll
     for (int v = 0; v < kSampled; v++)
-      if (v * kThreads < groups) to[v * kThreads + threadIdx.x] = best[v];
+      if (v * Form::kThreads < groups) to[v * Form::kThreads + threadIdx.x] = best[v];
     return;
   }
   std::uint64_t most = best[0];
@@ -476,7 +488,7 @@ __device__ __forceinline__ void write_groups(std::uint64_t (&best)[kSampled], st
   scratch.maxima[threadIdx.x] = most;
   __syncthreads();
   if (threadIdx.x < groups) {
-    for (std::uint32_t i = threadIdx.x; i < kThreads; i += max(groups, static_cast<std::uint32_t>(kWarp)))
+    for (std::uint32_t i = threadIdx.x; i < Form::kThreads; i += max(groups, static_cast<std::uint32_t>(kWarp)))
       most = max(most, scratch.maxima[i]);
     to[threadIdx.x] = most;
   }

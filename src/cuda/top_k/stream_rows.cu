@@ -20,10 +20,11 @@
 // History, 100 x 10^6, k 100: loads into registers, all appends against one cut 0.22 ms -> copies under way during
 // appends, the cut raised by counts of bins 0.13 -> teams count together 0.12 -> teams of two sizes 0.115 -> stages at
 // whole lines, no asking L2 ahead 0.111 -> portions 0.107; k 2048: 0.145 -> 0.132. 1 x 10^6: 0.018 -> counting instead
-// of sorting at the ends, 0.0155.
+// of sorting at the ends, 0.0155. 1 x 10^8: 0.1064 -> larger blocks for a row that all share 0.1047.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/plan.hpp"
 #include "cuda/device/block_select.cuh"
@@ -46,12 +47,14 @@ constexpr int kBlocks = 2;                // a multiprocessor holds
 constexpr int kTurns = 4;                 // keys that a team brings together: of columns, of lists, each twice
 constexpr std::uint32_t kGroupsPerK = 2;  // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
 constexpr std::int64_t kSmallTeam = 4;    // whose blocks give all they have, if k is small, too
-constexpr int kOrderBins = 5 * kThreads;  // of keys that are put into order
+template <class Form>
+constexpr int kOrderBins = 5 * Form::kThreads;  // of keys that are put into order
 static_assert(core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)} +
-                  std::int64_t{sizeof(sort_bins<kOrderBins>)} <=
-              kRingBytes);
+                  std::int64_t{sizeof(sort_bins<kOrderBins<usual_form>>)} <=
+              usual_form::kRingBytes);
 constexpr std::int64_t kSecondPart = 128 << 10;  // bytes that a block streams while it ends a part and begins another
 constexpr std::int64_t kLeastPiece = 4096;       // columns worth a block: two or three vectors a thread, of fp32
+constexpr std::int64_t kLongRow = 1 << 25;       // columns: see long_row_form
 
 /// Rows one behind the other, gaps between them, in portions of equal length: each block has one, the end of a row, or
 /// all of the block, and what is left of it at the beginning of the next row. The gap stands for what a block is
@@ -157,9 +160,10 @@ __device__ __forceinline__ row_team team_of_row(const stream_args& args, std::ui
 
 /// Brings the team's keys together, `groups` from each block, each the best of its own set of columns: `turn` is the
 /// set of places for them. All blocks of the grid come, if teams have several.
+template <class Form>
 __device__ __forceinline__ const std::uint64_t* bring_maxima(const stream_args& args, const row_team& team, int turn,
                                                              std::uint64_t (&best)[kSampled], std::uint32_t groups,
-                                                             const block_list& list, std::uint64_t* own) {
+                                                             const block_list<Form>& list, std::uint64_t* own) {
   std::uint64_t* all = team.size == 1 ? own : team.maxima + turn * args.most_groups() * team.size;
   write_groups(best, groups, all + team.rank * groups, *list.scratch);
   if (args.boards) grid_sync();
@@ -170,15 +174,16 @@ __device__ __forceinline__ const std::uint64_t* bring_maxima(const stream_args& 
 /// A cut that the k best of the row reach, from one key each of disjoint sets of its columns: the k-th best of what the
 /// team's blocks bring, or a little less. Uses the memory before `end`. All blocks of the grid come, if teams have
 /// several; the k best's keys are in the list or not yet looked for.
+template <class Form>
 __device__ __forceinline__ std::uint64_t agree(const stream_args& args, const row_team& team, int turn,
-                                               std::uint64_t (&best)[kSampled], const block_list& list,
+                                               std::uint64_t (&best)[kSampled], const block_list<Form>& list,
                                                std::uint64_t* end) {
   constexpr std::uint32_t kSlackShare = 16;
   const auto k = static_cast<std::uint32_t>(args.request.options.k);
   const std::uint32_t slack = k / kSlackShare + 1;
   std::uint32_t n = team.size * args.groups;
   const std::uint64_t* brought = bring_maxima(args, team, turn, best, args.groups, list, end - args.groups);
-  if (n <= kThreads) {
+  if (n <= Form::kThreads) {
     const std::uint64_t cut = quick_cut(brought, n, k, slack, *list.scratch);
     // Where values tie, only more keys of the best columns tell where these end; if the grid is one team, it can meet
     // for them.
@@ -189,7 +194,7 @@ __device__ __forceinline__ std::uint64_t agree(const stream_args& args, const ro
   }
   std::uint64_t* all = end - n;
   if (team.size > 1)
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads)
+    for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads)
       all[i] = __ldcg(reinterpret_cast<const unsigned long long*>(brought + i));
   __syncthreads();
   return cut_of(all, n, k, slack, *list.scratch);
@@ -197,7 +202,8 @@ __device__ __forceinline__ std::uint64_t agree(const stream_args& args, const ro
 
 /// Makes room in a full list: drops what no longer reaches the cut, or, if that is little, all but the k best, which
 /// raises the cut, of the team too.
-__device__ __forceinline__ void raise_cut(const block_list& list, const row_team& team, std::uint32_t k) {
+template <class Form>
+__device__ __forceinline__ void raise_cut(const block_list<Form>& list, const row_team& team, std::uint32_t k) {
   stream_state& state = list.scratch->state;
   keep_from(list, state.cut);
   const std::uint32_t left = list.count();
@@ -212,15 +218,15 @@ __device__ __forceinline__ void raise_cut(const block_list& list, const row_team
   }
   __syncthreads();
   const std::uint32_t n = list.count();
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) count_level(state, list.keys[i]);
+  for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) count_level(state, list.keys[i]);
   __syncthreads();  // before anything is appended
 }
 
 /// Streams the parts of a block's warps past the cut, into the list. @param chunks what is under way in the stages.
-template <class Part, class Walk>
-__device__ __forceinline__ void stream_part(const block_list& list, const row_team& team, const Part& part, Walk& walk,
-                                            std::uint32_t (&chunks)[kStages], unsigned char* ring, std::uint32_t flip,
-                                            std::uint32_t k) {
+template <class Form, class Part, class Walk>
+__device__ __forceinline__ void stream_part(const block_list<Form>& list, const row_team& team, const Part& part,
+                                            Walk& walk, std::uint32_t (&chunks)[kStages], unsigned char* ring,
+                                            std::uint32_t flip, std::uint32_t k) {
   using stored = typename Part::stored;
   const std::uint32_t ring_address = shared_address(ring);
   const std::uint32_t told = max(kLeastTold, 29u - __clz(static_cast<int>(max(k / team.size, 4u))));
@@ -229,7 +235,7 @@ __device__ __forceinline__ void stream_part(const block_list& list, const row_te
     while (chunks[0] != kNoChunk) {
       async_wait<kStages - 1>();
       uint4 raw[kVectors];
-      read_stage(ring + stage, flip, raw);
+      read_stage<Form>(ring + stage, flip, raw);
       const least_value least(list.cut(), part.column_of(chunks[0]));
       const bool full = list.overflowed();
       if (__any_sync(kFullWarp, best_of<stored>(raw) >= least.value || least.all || full)) {
@@ -240,8 +246,8 @@ __device__ __forceinline__ void stream_part(const block_list& list, const row_te
 #pragma unroll
       for (int s = 0; s < kStages - 1; s++) chunks[s] = chunks[s + 1];
       chunks[kStages - 1] = walk.next(part);
-      copy_chunk(part, chunks[kStages - 1], ring_address + stage);
-      stage = stage + kStagePitch == kRingBytes ? 0 : stage + kStagePitch;
+      copy_chunk<Form>(part, chunks[kStages - 1], ring_address + stage);
+      stage = stage + Form::kStagePitch == Form::kRingBytes ? 0 : stage + Form::kStagePitch;
     }
     if (!__syncthreads_or(chunks[0] != kNoChunk)) return;
     raise_cut(list, team, k);
@@ -250,7 +256,8 @@ __device__ __forceinline__ void stream_part(const block_list& list, const row_te
 
 /// Leaves at most so many keys in the list, and mostly no more than the block's share of what reaches the cut of the
 /// team. All threads come, after a barrier; they leave through one.
-__device__ __forceinline__ void shorten(const block_list& list, const row_team& team, std::uint32_t k,
+template <class Form>
+__device__ __forceinline__ void shorten(const block_list<Form>& list, const row_team& team, std::uint32_t k,
                                         std::uint32_t most) {
   if (list.count() <= most) return;
   if (threadIdx.x < kWarp) raise_by_levels(list.scratch->state, team.board, k);
@@ -261,8 +268,10 @@ __device__ __forceinline__ void shorten(const block_list& list, const row_team& 
 
 /// Gives the block's list to its team, and, if it `tells`, what it has counted.
 /// @returns whether this is the block that has them all.
-__device__ __forceinline__ bool hand_over(const block_list& list, const row_team& team, std::uint32_t k, bool tells) {
-  stream_scratch& scratch = *list.scratch;
+template <class Form>
+__device__ __forceinline__ bool hand_over(const block_list<Form>& list, const row_team& team, std::uint32_t k,
+                                          bool tells) {
+  stream_scratch<Form>& scratch = *list.scratch;
   const std::uint32_t n = list.count();
   if (threadIdx.x < kWarp) {
     if (tells && scratch.state.common) {
@@ -273,7 +282,7 @@ __device__ __forceinline__ bool hand_over(const block_list& list, const row_team
   }
   __syncthreads();
   const std::uint32_t at = scratch.last;
-  for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) team.handed[at + i] = list.keys[i];
+  for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) team.handed[at + i] = list.keys[i];
   __syncthreads();  // all have written, and read `last`
   if (threadIdx.x == 0) {
     __threadfence();  // what the block wrote is seen before it is counted, and what others did after
@@ -286,8 +295,9 @@ __device__ __forceinline__ bool hand_over(const block_list& list, const row_team
 
 /// Fetches what reaches the cut of the team's list, piece by piece: where that is more than the block's list holds, all
 /// but the k best are dropped.
-__device__ __forceinline__ void gather(const block_list& list, const row_team& team, std::uint32_t k) {
-  constexpr std::uint32_t kPiece = kHeld * kThreads;
+template <class Form>
+__device__ __forceinline__ void gather(const block_list<Form>& list, const row_team& team, std::uint32_t k) {
+  constexpr std::uint32_t kPiece = kHeld * Form::kThreads;
   const unsigned before = (1u << (threadIdx.x % kWarp)) - 1u;
   const std::uint32_t all = __ldcg(&team.board->found);
   std::uint64_t cut = __ldcg(&team.board->cut);
@@ -295,7 +305,7 @@ __device__ __forceinline__ void gather(const block_list& list, const row_team& t
   const auto load = [&](std::uint32_t first, std::uint64_t(&keys)[kHeld]) {
 #pragma unroll
     for (int h = 0; h < kHeld; h++) {
-      const std::uint32_t i = first + h * kThreads + threadIdx.x;
+      const std::uint32_t i = first + h * Form::kThreads + threadIdx.x;
       keys[h] = i < all ? __ldcg(reinterpret_cast<const unsigned long long*>(team.handed + i)) : core::kNoRow;
     }
   };
@@ -331,48 +341,50 @@ __device__ __forceinline__ void gather(const block_list& list, const row_team& t
 __device__ __forceinline__ std::uint64_t turned_key(std::uint64_t key) { return key << 32 | key >> 32; }
 
 /// Chooses the k best of the list, and writes them in the order that the request asks for, padded. The ring is free.
-template <class Stored>
-__device__ __forceinline__ void write_row(const stream_args& args, const block_list& list, std::int64_t row,
+template <class Stored, class Form>
+__device__ __forceinline__ void write_row(const stream_args& args, const block_list<Form>& list, std::int64_t row,
                                           const whole_row<Stored>& data, unsigned char* ring) {
   const core::top_k_request& request = args.request;
   const bool sorted = request.options.sorted;
   const auto k = static_cast<std::uint32_t>(request.options.k);
-  if (list.count() > k && list.count() > kThreads) keep_best(list, k);
+  if (list.count() > k && list.count() > Form::kThreads) keep_best(list, k);
   const std::uint32_t n = list.count();
-  if (n <= kThreads) {
+  if (n <= Form::kThreads) {
     const std::uint64_t cut = n > k && !sorted ? quick_cut(list.keys, n, k, 0, *list.scratch) : kEverything;
-    auto& counts = *reinterpret_cast<count_room<kThreads>*>(ring);
-    return write_counted<kThreads>(request, row, data, list.keys, n, cut, counts);
+    auto& counts = *reinterpret_cast<count_room<Form::kThreads>*>(ring);
+    return write_counted<Form::kThreads>(request, row, data, list.keys, n, cut, counts);
   }
   if (!sorted) {
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) list.keys[i] = turned_key(list.keys[i]);
+    for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) list.keys[i] = turned_key(list.keys[i]);
     __syncthreads();
   }
   const row_writer<Stored> writer(request, row, data);
   const auto write = [&](std::uint32_t rank, std::uint64_t key) { writer(rank, sorted ? key : turned_key(key)); };
   auto* room = reinterpret_cast<std::uint64_t*>(ring);
-  auto& bins = *reinterpret_cast<sort_bins<kOrderBins>*>(room + core::kStreamRowsMaxK);
-  if (!sort_by_bins<kThreads>(keys_in_turn<kThreads>{list.keys, n}, n, k, room,
-                              static_cast<std::uint32_t>(core::kStreamRowsMaxK), bins, list.scratch->select, write)) {
+  auto& bins = *reinterpret_cast<sort_bins<kOrderBins<Form>>*>(room + core::kStreamRowsMaxK);
+  if (!sort_by_bins<Form::kThreads>(keys_in_turn<Form::kThreads>{list.keys, n}, n, k, room,
+                                    static_cast<std::uint32_t>(core::kStreamRowsMaxK), bins, list.scratch->select,
+                                    write)) {
     const std::uint32_t padded = 1u << (32 - __clz(static_cast<int>(n - 1)));
-    for (std::uint32_t i = n + threadIdx.x; i < padded; i += kThreads) list.keys[i] = core::kNoRow;
-    block_sort<kThreads>(list.keys, padded);
-    for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) write(i, list.keys[i]);
+    for (std::uint32_t i = n + threadIdx.x; i < padded; i += Form::kThreads) list.keys[i] = core::kNoRow;
+    block_sort<Form::kThreads>(list.keys, padded);
+    for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) write(i, list.keys[i]);
   }
-  for (std::uint32_t rank = n + threadIdx.x; rank < k; rank += kThreads) writer.pad(rank);
+  for (std::uint32_t rank = n + threadIdx.x; rank < k; rank += Form::kThreads) writer.pad(rank);
 }
 
 /// Agrees once more, on a cut of what the team's lists hold. @param end of the list's memory and what is free behind it
 /// @pre teams of several blocks; all blocks come.
-__device__ __forceinline__ void agree_on_lists(const stream_args& args, const row_team& team, const block_list& list,
-                                               std::uint64_t* end, std::uint32_t k) {
+template <class Form>
+__device__ __forceinline__ void agree_on_lists(const stream_args& args, const row_team& team,
+                                               const block_list<Form>& list, std::uint64_t* end, std::uint32_t k) {
   if (list.count() > end - list.keys - team.size * args.most_groups()) keep_best(list, k);
   const std::uint32_t n = list.count();
   std::uint64_t best[kSampled]{};
-  for (std::uint32_t start = 0; start < n; start += kSampled * kThreads) {
+  for (std::uint32_t start = 0; start < n; start += kSampled * Form::kThreads) {
 #pragma unroll
     for (int v = 0; v < kSampled; v++) {
-      const std::uint32_t i = start + v * kThreads + threadIdx.x;
+      const std::uint32_t i = start + v * Form::kThreads + threadIdx.x;
       if (i < n) best[v] = max(best[v], list.keys[i]);
     }
   }
@@ -380,18 +392,18 @@ __device__ __forceinline__ void agree_on_lists(const stream_args& args, const ro
 }
 
 /// Begins to copy the first chunks of a part.
-template <class Part, class Walk>
+template <class Form, class Part, class Walk>
 __device__ __forceinline__ void copy_first(const Part& part, Walk& walk, std::uint32_t (&chunks)[kStages],
                                            unsigned char* ring) {
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
     chunks[s] = walk.next(part);
-    copy_chunk(part, chunks[s], shared_address(ring + s * kStagePitch));
+    copy_chunk<Form>(part, chunks[s], shared_address(ring + s * Form::kStagePitch));
   }
 }
 
 /// Keys that the best of each vector of the first chunks reach.
-template <class Part>
+template <class Form, class Part>
 __device__ __forceinline__ void sample_first(const Part& part, const std::uint32_t (&chunks)[kStages],
                                              const unsigned char* ring, std::uint32_t flip,
                                              std::uint64_t (&best)[kSampled]) {
@@ -400,48 +412,50 @@ __device__ __forceinline__ void sample_first(const Part& part, const std::uint32
   for (int s = 0; s < kStages; s++) {
     if (chunks[s] == kNoChunk) continue;
     uint4 raw[kVectors];
-    read_stage(ring + s * kStagePitch, flip, raw);
+    read_stage<Form>(ring + s * Form::kStagePitch, flip, raw);
     chunk_maxima(part, chunks[s], raw, best + s * kVectors);
   }
 }
 
 /// The memory of a block.
+template <class Form>
 struct block_memory {
-  block_list list;
+  block_list<Form> list;
   unsigned char* ring;
 
   __device__ __forceinline__ explicit block_memory(std::uint32_t capacity) {
-    auto& scratch = *reinterpret_cast<stream_scratch*>(dynamic_shared());
+    auto& scratch = *reinterpret_cast<stream_scratch<Form>*>(dynamic_shared());
     list = {reinterpret_cast<std::uint64_t*>(&scratch + 1), capacity, &scratch};
     ring = reinterpret_cast<unsigned char*>(list.keys + capacity);
   }
 };
 
-template <class Stored>
-__global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __grid_constant__ stream_args args) {
+template <class Stored, class Form>
+__global__ void __launch_bounds__(Form::kThreads, kBlocks)
+    stream_rows_kernel(const __grid_constant__ stream_args args) {
   const core::top_k_request& request = args.request;
-  const block_memory memory(args.capacity);
-  const block_list& list = memory.list;
+  const block_memory<Form> memory(args.capacity);
+  const block_list<Form>& list = memory.list;
   const std::uint32_t flip = sign_flip<Stored>(request);
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const row_team team = team_of(args);
   const std::int64_t row = args.first_row + team.index;
   const whole_row<Stored> data = open_row<Stored>(request, row);
-  const row_slice<Stored> slice = slice_of(data, threadIdx.x / kWarp * team.size + team.rank, team.size * kWarps);
+  const row_slice<Stored> slice = slice_of(data, threadIdx.x / kWarp * team.size + team.rank, team.size * Form::kWarps);
 
   unsigned char* own = memory.ring + threadIdx.x * 16;
   chunk_walk walk = walk_of(slice);
   std::uint32_t chunks[kStages];
-  copy_first(slice, walk, chunks, own);
+  copy_first<Form>(slice, walk, chunks, own);
   if (team.board && team.rank == 0 && threadIdx.x == 0) *team.board = {};
   std::uint64_t best[kSampled]{};
-  sample_first(slice, chunks, own, flip, best);
+  sample_first<Form>(slice, chunks, own, flip, best);
   const std::uint64_t cut = agree(args, team, 0, best, list, list.keys + list.capacity);
   start_list(list, data, team.rank == 0, flip != 0, cut);
   stream_part(list, team, slice, walk, chunks, own, flip, k);
   if (team.size > 1) {
     if (args.agrees_twice)
-      agree_on_lists(args, team, list, reinterpret_cast<std::uint64_t*>(memory.ring + kRingBytes), k);
+      agree_on_lists(args, team, list, reinterpret_cast<std::uint64_t*>(memory.ring + Form::kRingBytes), k);
     shorten(list, team, k, args.handed);
     if (!hand_over(list, team, k, !args.all_sampled)) return;
     gather(list, team, k);
@@ -451,11 +465,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows_kernel(const __
 
 /// The same, of rows that do not divide evenly among the blocks: each block has the same share of all columns, so that
 /// all end together. A block that ends a row before its share ends begins the next, whose cut the others know by then.
-template <class Stored>
-__global__ void __launch_bounds__(kThreads, kBlocks) stream_portions_kernel(const __grid_constant__ stream_args args) {
+template <class Stored, class Form>
+__global__ void __launch_bounds__(Form::kThreads, kBlocks)
+    stream_portions_kernel(const __grid_constant__ stream_args args) {
   const core::top_k_request& request = args.request;
-  const block_memory memory(args.capacity);
-  const block_list& list = memory.list;
+  const block_memory<Form> memory(args.capacity);
+  const block_list<Form>& list = memory.list;
   const std::uint32_t flip = sign_flip<Stored>(request);
   const auto k = static_cast<std::uint32_t>(request.options.k);
   unsigned char* own = memory.ring + threadIdx.x * 16;
@@ -467,13 +482,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_portions_kernel(cons
     const std::int64_t row = args.first_row + portion.row;
     const whole_row<Stored> data = open_row<Stored>(request, row);
     const auto part = scattered(data);
-    scattered_walk walk{place_of(portion.from, part.chunks) + threadIdx.x / kWarp, place_of(portion.to, part.chunks)};
+    scattered_walk<Form> walk{place_of(portion.from, part.chunks) + threadIdx.x / kWarp,
+                              place_of(portion.to, part.chunks)};
     std::uint32_t chunks[kStages];
-    copy_first(part, walk, chunks, own);
+    copy_first<Form>(part, walk, chunks, own);
     if (begins) {
       if (team.rank == 0 && threadIdx.x == 0) *team.board = {};
       std::uint64_t best[kSampled]{};
-      sample_first(part, chunks, own, flip, best);
+      sample_first<Form>(part, chunks, own, flip, best);
       const std::uint64_t cut = agree(args, team, 0, best, list, list.keys + list.capacity);
       start_list(list, data, team.rank == 0, flip != 0, cut);
       if (team.rank == 0) tell_levels(list, *team.board);
@@ -495,8 +511,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_portions_kernel(cons
 
 /// The fewest groups a block that give a team kGroupsPerK for each of the k, if a block has so many: a power of two of
 /// threads, or of vectors in each thread. No more than `most` of the largest team.
+template <class Form>
 std::uint32_t groups_for(const stream_args& args, std::int64_t most) {
-  constexpr auto kBelowThreads = std::bit_floor(static_cast<std::uint32_t>(kThreads - 1));
+  constexpr std::uint32_t kThreads = Form::kThreads;
+  constexpr std::uint32_t kBelowThreads = std::bit_floor(kThreads - 1);
   std::uint32_t groups = 1;
   while (groups < kThreads * kSampled && groups * args.team < kGroupsPerK * args.request.options.k) {
     const std::uint32_t more = groups == kBelowThreads ? kThreads : 2 * groups;
@@ -507,13 +525,15 @@ std::uint32_t groups_for(const stream_args& args, std::int64_t most) {
 }
 
 /// Vectors that the teams' first chunks are.
-std::int64_t sampled_by(const stream_args& args) { return std::int64_t{args.team} * kWarps * kStages * kChunk; }
+template <class Form>
+std::int64_t sampled_by(const stream_args& args) {
+  return std::int64_t{args.team} * Form::kWarps * kStages * kChunk;
+}
 
 /// Whether so much may be left of a row in the team's lists that one block would be longer about it than all blocks are
 /// about agreeing once more: more than two lists.
-bool agrees_twice(const stream_args& args, std::int64_t vectors) {
+bool agrees_twice(const stream_args& args, std::int64_t vectors, std::int64_t sampled) {
   const std::int64_t k = args.request.options.k;
-  const std::int64_t sampled = sampled_by(args);
   if (args.team == 1 || vectors <= sampled) return false;  // blocks of their own do not come
   constexpr double kReaching = 1.4;                        // columns of the sample that reach the cut, over k
   const double expected =
@@ -533,63 +553,95 @@ row_portions portions_for(std::int64_t rows, std::int64_t row_bytes, std::int64_
   return {static_cast<std::uint32_t>(pitch), static_cast<std::uint32_t>(rows * pitch - (pitch - kUnits))};
 }
 
-template <class Stored>
-void launch_type(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
-  constexpr const char* kWhat = "launching the row-wise top k of long rows";
-  const std::int64_t k = request.options.k;
-  const std::int64_t rows = request.matrix.rows;
-  const std::int64_t most_blocks = std::int64_t{kBlocks} * multiprocessors;
-  // Places for k and an append, for the maxima that a team brings, and for the k best padded to a power of two; whole
-  // lines of them.
-  constexpr std::int64_t kPerLine = kLineBytes / std::int64_t{sizeof(std::uint64_t)};
-  const std::int64_t capacity =
-      (std::max<std::int64_t>(k + kListRoom, most_blocks) + kPerLine - 1) / kPerLine * kPerLine;
-  const std::int64_t shared_bytes = static_cast<std::int64_t>(sizeof(stream_scratch)) +
-                                    capacity * static_cast<std::int64_t>(sizeof(std::uint64_t)) + kRingBytes;
+/// Launches blocks of a form for some of a request's rows.
+template <class Stored, class Form>
+class stream_launch {
+ public:
+  stream_launch(cudaStream_t stream, const core::top_k_request& request, int multiprocessors)
+      : stream_(stream), request_(request), multiprocessors_(multiprocessors) {
+    // Places for k and an append, for the maxima that a team brings, and for the k best padded to a power of two; whole
+    // lines of them.
+    constexpr std::int64_t kPerLine = kLineBytes / std::int64_t{sizeof(std::uint64_t)};
+    const std::int64_t places = std::max(request.options.k + kListRoom, std::int64_t{kBlocks} * multiprocessors);
+    capacity_ = (places + kPerLine - 1) / kPerLine * kPerLine;
+    shared_bytes_ = static_cast<std::int64_t>(sizeof(stream_scratch<Form>)) +
+                    capacity_ * static_cast<std::int64_t>(sizeof(std::uint64_t)) + Form::kRingBytes;
+  }
 
-  // Each of the rows has a team of so many blocks, or of one more.
-  const auto launch_part = [&](std::int64_t first_row, std::int64_t part_rows, std::int64_t blocks) {
+  /// Blocks that run at a time.
+  std::int64_t resident() const {
+    const int fitting =
+        blocks_per_multiprocessor(stream_rows_kernel<Stored, Form>, Form::kThreads, shared_bytes_, kWhat);
+    return std::int64_t{std::clamp(fitting, 1, kBlocks)} * multiprocessors_;
+  }
+
+  /// Each of the rows has a team of so many of the blocks, or of one more.
+  void operator()(std::int64_t first_row, std::int64_t rows, std::int64_t blocks) const {
+    const std::int64_t k = request_.options.k;
     stream_args args{};
-    args.request = request;
+    args.request = request_;
     args.first_row = first_row;
-    args.team = static_cast<std::uint32_t>(blocks / part_rows);
-    args.larger = static_cast<std::uint32_t>(blocks % part_rows);
-    args.groups = groups_for(args, capacity);
-    args.capacity = static_cast<std::uint32_t>(capacity);
+    args.team = static_cast<std::uint32_t>(blocks / rows);
+    args.larger = static_cast<std::uint32_t>(blocks % rows);
+    args.groups = groups_for<Form>(args, capacity_);
+    args.capacity = static_cast<std::uint32_t>(capacity_);
     const std::int64_t team = args.largest_team();
-    args.fine = std::bit_floor(static_cast<std::uint32_t>(std::min<std::int64_t>(kThreads / 2, capacity / team)));
-    const std::int64_t vectors = request.matrix.cols / row_slice<Stored>::kPerVector;
-    args.all_sampled = vectors <= sampled_by(args);
-    args.agrees_twice = agrees_twice(args, vectors);
-    if (!args.agrees_twice)  // where all would wait for all before any begins its second part
-      args.portions = portions_for(part_rows, request.matrix.cols * std::int64_t{sizeof(Stored)}, blocks);
-    const bool by_portions = args.portions.pitch > 0;
+    args.fine =
+        std::bit_floor(static_cast<std::uint32_t>(std::min<std::int64_t>(Form::kThreads / 2, capacity_ / team)));
+    const std::int64_t vectors = request_.matrix.cols / kPerVector<Stored>;
+    args.all_sampled = vectors <= sampled_by<Form>(args);
+    args.agrees_twice = agrees_twice(args, vectors, sampled_by<Form>(args));
+    auto kernel = stream_rows_kernel<Stored, Form>;
+    if constexpr (std::is_same_v<Form, usual_form>) {
+      if (!args.agrees_twice)  // where all would wait for all before any begins its second part
+        args.portions = portions_for(rows, request_.matrix.cols * std::int64_t{sizeof(Stored)}, blocks);
+      if (args.portions.pitch > 0) kernel = stream_portions_kernel<Stored, Form>;
+    }
     const launch_shape shape{.grid = dim3(static_cast<unsigned>(blocks)),
-                             .threads = kThreads,
-                             .shared_bytes = shared_bytes,
+                             .threads = Form::kThreads,
+                             .shared_bytes = shared_bytes_,
                              .cooperative = team > 1};
-    if (team == 1) return launch(stream_rows_kernel<Stored>, shape, stream, args, kWhat);
-    args.handed = static_cast<std::uint32_t>(team <= kSmallTeam && 4 * k <= capacity ? capacity : k);
+    if (team == 1) return launch(kernel, shape, stream_, args, kWhat);
+    args.handed = static_cast<std::uint32_t>(team <= kSmallTeam && 4 * k <= capacity_ ? capacity_ : k);
     const std::int64_t keys =
-        team * (std::int64_t{kTurns} * args.most_groups() + args.handed) + (by_portions ? args.handed : 0);
+        team * (std::int64_t{kTurns} * args.most_groups() + args.handed) + (args.portions.pitch > 0 ? args.handed : 0);
     args.board_bytes = static_cast<std::int64_t>(sizeof(team_board)) +
                        (keys * 8 + std::int64_t{alignof(team_board)} - 1) / std::int64_t{alignof(team_board)} *
                            std::int64_t{alignof(team_board)};
-    const stream_memory boards(stream, part_rows * args.board_bytes);
+    const stream_memory boards(stream_, rows * args.board_bytes);
     args.boards = static_cast<unsigned char*>(boards.data());
-    launch(by_portions ? stream_portions_kernel<Stored> : stream_rows_kernel<Stored>, shape, stream, args, kWhat);
-  };
+    launch(kernel, shape, stream_, args, kWhat);
+  }
 
-  const int fitting = blocks_per_multiprocessor(stream_rows_kernel<Stored>, kThreads, shared_bytes, kWhat);
-  const std::int64_t resident = std::int64_t{std::clamp(fitting, 1, kBlocks)} * multiprocessors;
+ private:
+  static constexpr const char* kWhat = "launching the row-wise top k of long rows";
+  cudaStream_t stream_;
+  const core::top_k_request& request_;
+  int multiprocessors_;
+  std::int64_t capacity_;  // keys of a list
+  std::int64_t shared_bytes_;
+};
+
+template <class Stored>
+void launch_type(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
+  const std::int64_t rows = request.matrix.rows;
+  const std::int64_t columns = request.matrix.cols;
+  const stream_launch<Stored, usual_form> launch_usual(stream, request, multiprocessors);
+  const std::int64_t resident = launch_usual.resident();
   // Rows that fill the GPU take a block each; those left over share it, if they are so few.
   const std::int64_t full = rows / resident * resident;
   const std::int64_t left = rows - full;
-  const std::int64_t most_team = (request.matrix.cols + kLeastPiece - 1) / kLeastPiece;
+  const std::int64_t most_team = (columns + kLeastPiece - 1) / kLeastPiece;
   const std::int64_t shared = std::min(left * most_team, resident);
-  if (shared <= left) return launch_part(0, rows, rows);
-  if (full > 0) launch_part(0, full, full);
-  launch_part(full, left, shared);
+  if (shared <= left) return launch_usual(0, rows, rows);
+  if (full > 0) launch_usual(0, full, full);
+  // A row that all share has as many bytes on their way as there is room for, if it is long enough to make up for
+  // larger blocks that must meet.
+  if (left == 1 && columns >= kLongRow) {
+    const stream_launch<Stored, long_row_form> launch_long(stream, request, multiprocessors);
+    if (launch_long.resident() == resident) return launch_long(full, left, shared);
+  }
+  launch_usual(full, left, shared);
 }
 
 }  // namespace

@@ -373,7 +373,8 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if (columns <= 1280) return launch_warp_rows_of<Stored, 80, 16, Kind>(stream, args, multiprocessors);
   } else {
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
-    constexpr int kFewOf512 = 96;
+    // An early stop's few rows take fewer turns by four a warp, though that leaves room for fewer warps.
+    const int few_of_512 = Kind == warp_rows_kind::early && args.request.matrix.rows < kManyRows ? kFewEntries : 96;
     constexpr int kFewOf768 = kPlain ? 96 : kFewEntries;
     if constexpr (kSimple) {  // eight rows a warp, where they are enough
       constexpr std::int64_t kSomeRows = 1 << 14;
@@ -393,7 +394,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
       if (columns <= 384 && args.search.k <= kFewEntries)
         return launch_warp_rows_of<Stored, 48, 8, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
-      if (columns <= 512 && args.search.k <= kFewOf512)
+      if (columns <= 512 && args.search.k <= few_of_512)
         return launch_warp_rows_of<Stored, 64, 8, Kind>(stream, args, multiprocessors);
     if (columns <= 512) return launch_warp_rows_of<Stored, 32, 16, Kind>(stream, args, multiprocessors);
     if constexpr (kSimple)
