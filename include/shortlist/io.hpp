@@ -19,7 +19,8 @@ enum class vector_format : std::uint8_t { fvecs, bvecs, ivecs, fbin, u8bin, i8bi
 
 /// "fvecs", "bvecs", ...: the extension without its dot.
 std::string_view to_string(vector_format format);
-/// The format of a path, by its extension. @throws invalid_argument that lists the known ones.
+/// The format of a path, by its extension, or by that before .crop_nb_N. @throws invalid_argument that lists the known
+/// ones.
 vector_format format_of(const std::filesystem::path& path);
 
 /// A file of vectors, open for reading in slices, so that a corpus larger than memory can be streamed into an index.
@@ -62,7 +63,7 @@ struct vectors {
 vectors read_vectors(const std::filesystem::path& path);
 vectors read_vectors(const std::filesystem::path& path, vector_format format);
 
-/// A whole ivecs or ibin file, or an npy file of int32 or int64: [rows, dim].
+/// A whole ivecs or ibin file, without distances that follow its ids, or an npy file of int32 or int64: [rows, dim].
 struct id_table {
   std::int64_t rows = 0;
   std::int64_t dim = 0;

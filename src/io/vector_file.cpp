@@ -85,6 +85,7 @@ constexpr named_format kFormats[] = {{"fvecs", vector_format::fvecs}, {"bvecs", 
                                      {"u8bin", vector_format::u8bin}, {"i8bin", vector_format::i8bin},
                                      {"ibin", vector_format::ibin},   {"npy", vector_format::npy}};
 constexpr std::string_view kExtensions = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .ibin or .npy";
+constexpr std::string_view kCutExtension = ".crop_nb_";  // base.1B.fbin.crop_nb_10000000: the first rows of a file
 
 constexpr std::int64_t kBufferBytes = std::int64_t{4} << 20;  // of one conversion step: large enough for the disk
 
@@ -113,8 +114,10 @@ std::string_view to_string(vector_format format) {
 
 vector_format format_of(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
+  const bool is_cut = extension.starts_with(kCutExtension);
+  const std::string named = is_cut ? path.stem().extension().string() : extension;
   for (const named_format& known : kFormats) {
-    if (!extension.empty() && extension.substr(1) == known.name) return known.format;
+    if (!named.empty() && named.substr(1) == known.name) return known.format;
   }
   throw invalid_argument(
       fmt::format("the extension of '{}' is '{}'; allowed is {}", path.string(), extension, kExtensions));

@@ -145,6 +145,22 @@ TEST(VectorFile, ReadsIdsOfEveryFormat) {
   expect_error<unsupported>([&] { read_ids(folder / "a.fbin"); }, "holds f32; ids are i32 or i64");
 }
 
+TEST(VectorFile, ReadsIdsThatDistancesFollow) {
+  const temporary_folder folder;
+  const std::string ids = dense_bytes<std::int32_t>(kRows, kDim);
+  const std::string distances = dense_bytes<float>(kRows, kDim);
+  write_bytes(folder / "a.ibin", bin_header(kRows, kDim) + ids + distances);
+  const id_table table = read_ids(folder / "a.ibin");
+  EXPECT_EQ(table.rows, kRows);
+  EXPECT_EQ(to_bytes(table.data), dense_bytes<std::int64_t>(kRows, kDim));
+  for (const std::size_t missing : {std::size_t{1}, distances.size() / 2, distances.size() - 1}) {
+    write_bytes(folder / "a.ibin", bin_header(kRows, kDim) + ids + distances.substr(missing));
+    expect_error<corrupt_file>([&] { read_ids(folder / "a.ibin"); }, "or as many distances more");
+  }
+  write_bytes(folder / "a.fbin", bin_header(kRows, kDim) + distances + distances);  // of vectors, nothing follows
+  EXPECT_THROW(vector_file{folder / "a.fbin"}, corrupt_file);
+}
+
 TEST(VectorFile, NegativeIdsStayNegative) {
   const temporary_folder folder;
   write_bytes(folder / "a.ibin", bin_header(1, 2) + bytes_of(std::int32_t{-1}) + bytes_of(std::int32_t{7}));
@@ -184,8 +200,10 @@ TEST(VectorFile, RejectsSlicesOutsideOfTheFile) {
 TEST(VectorFile, FormatOfKnowsTheExtensions) {
   for (const char* name : {"fvecs", "bvecs", "ivecs", "fbin", "u8bin", "i8bin", "ibin", "npy"}) {
     EXPECT_EQ(to_string(format_of(std::string("folder.x/a.b.") + name)), name);
+    EXPECT_EQ(to_string(format_of(std::string("base.1B.") + name + ".crop_nb_10000000")), name);
   }
-  for (const char* name : {"a", "a.", "a.txt", "a.fbin2", ".fbin", "a.FBIN", ""}) {
+  for (const char* name : {"a", "a.", "a.txt", "a.fbin2", ".fbin", "a.FBIN", "", "a.fbin.safetensors", "a.crop_nb_10",
+                           ".fbin.crop_nb_10"}) {
     expect_error<invalid_argument>([&] { format_of(name); }, "allowed is .fvecs, .bvecs");
   }
 }
