@@ -29,12 +29,16 @@ json point_of(const tune_point& point) {
   return {{"nprobe", point.nprobe},
           {"refine_ratio", point.refine_ratio},
           {"recall", point.recall},
-          {"queries_per_second", point.queries_per_second}};
+          {"queries_per_second", point.queries_per_second},
+          {"bytes_per_query", point.bytes_per_query}};
 }
 
 void print_point(std::FILE* to, const tune_point& point) {
-  fmt::print(to, "nprobe {:>6}   refine_ratio {:>3}   recall {:.4f}   {:>12} queries/s\n", point.nprobe,
-             point.refine_ratio, point.recall, grouped(static_cast<std::int64_t>(point.queries_per_second)));
+  constexpr double kGigabyte = 1e9;
+  fmt::print(to, "nprobe {:>6}   refine_ratio {:>3}   recall {:.4f}   {:>12} queries/s   {:>9.1f} GB/s by the model\n",
+             point.nprobe, point.refine_ratio, point.recall,
+             grouped(static_cast<std::int64_t>(point.queries_per_second)),
+             point.queries_per_second * static_cast<double>(point.bytes_per_query) / kGigabyte);
 }
 
 void print_curve(const tune_command& command, const std::vector<tune_point>& points) {

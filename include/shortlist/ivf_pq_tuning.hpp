@@ -38,6 +38,8 @@ struct tune_point {
   std::int64_t refine_ratio = 0;
   double recall = 0.0;
   double queries_per_second = 0.0;  ///< host to host, all queries in one call
+  /// What the bandwidth model of IVF-PQ has a query read: codes and positions of nprobe mean lists, and rows refined.
+  std::int64_t bytes_per_query = 0;
 };
 
 struct tune_options {

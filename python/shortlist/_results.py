@@ -107,6 +107,8 @@ class TunePoint(NamedTuple):
     recall: float
     queries_per_second: float
     """Host to host, all queries in one call."""
+    bytes_per_query: int
+    """What the bandwidth model has a query read: codes and positions of nprobe mean lists, and rows refined."""
 
 
 class TuneResult(NamedTuple):

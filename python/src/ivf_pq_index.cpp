@@ -30,7 +30,8 @@ constexpr std::int64_t kDefaultProbes = 32;
 nb::object results_class(const char* name) { return nb::module_::import_("shortlist._results").attr(name); }
 
 nb::object point_of(const tune_point& point) {
-  return results_class("TunePoint")(point.nprobe, point.refine_ratio, point.recall, point.queries_per_second);
+  return results_class("TunePoint")(point.nprobe, point.refine_ratio, point.recall, point.queries_per_second,
+                                    point.bytes_per_query);
 }
 
 class python_ivf_pq_index {

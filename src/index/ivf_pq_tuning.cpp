@@ -70,6 +70,31 @@ void check_need(const ivf_pq_need& need) {
 
 // ---- tune
 
+/// Codes of a row, and its position.
+std::int64_t coded_row_bytes(const ivf_pq_options& options) {
+  constexpr std::int64_t kByteBits = 8;
+  std::int64_t bits = 0;
+  switch (options.code) {
+    case code_kind::pq: {
+      const std::int64_t pieces = options.pq_dim > 0 ? options.pq_dim : (options.dim + 1) / 2;
+      bits = pieces * options.pq_bits;
+      break;
+    }
+    case code_kind::sq4: bits = options.dim * 4; break;
+    case code_kind::sq8: bits = options.dim * kByteBits; break;
+  }
+  return (bits + kByteBits - 1) / kByteBits + kPositionBytes;
+}
+
+/// See tune_point.
+std::int64_t model_bytes(const ivf_pq_index& index, const ivf_pq_search_options& search) {
+  const ivf_pq_options& options = index.options();
+  const double rows =
+      static_cast<double>(index.rows()) / static_cast<double>(options.nlist) * static_cast<double>(search.nprobe);
+  const std::int64_t refined = search.refine_ratio * search.k * options.dim * size_bytes(options.type);
+  return static_cast<std::int64_t>(rows * static_cast<double>(coded_row_bytes(options))) + refined;
+}
+
 constexpr int kTimedRuns = 3;
 constexpr std::int64_t kRefineRatios[] = {0, 1, 2, 4, 8, 16, 32};
 // nprobe that are tried: all up to here, then so many an octave.
@@ -98,7 +123,8 @@ class measurer {
     const tune_point point = {.nprobe = nprobe,
                               .refine_ratio = refine_ratio,
                               .recall = recall_of({found.ids.data(), found.queries, found.k}, truth_, options_.k),
-                              .queries_per_second = static_cast<double>(queries_.rows) / seconds};
+                              .queries_per_second = static_cast<double>(queries_.rows) / seconds,
+                              .bytes_per_query = model_bytes(index_, search)};
     if (options_.progress && options_.progress(point) == proceed::no) throw cancelled("tuning was cancelled");
     return point;
   }

@@ -131,6 +131,9 @@ TEST(ivf_pq_tune, a_curve_rises_to_what_refining_everything_gives) {
   const std::vector<tune_point> curve = recall_curve(of.index, of.queries.view(), {.k = 5}, 400);
   ASSERT_EQ(curve.size(), 6u) << "1, 2, 4, 8, 16, 32";
   for (std::size_t i = 1; i < curve.size(); ++i) EXPECT_GE(curve[i].recall, curve[i - 1].recall);
+  constexpr std::int64_t kListBytes = 375;        // 62.5 rows of 4 pieces of 4 bits and a position
+  constexpr std::int64_t kRefinedBytes = 64'000;  // 400 x 5 rows of 8 fp32
+  for (const tune_point& point : curve) EXPECT_EQ(point.bytes_per_query, point.nprobe * kListBytes + kRefinedBytes);
   EXPECT_EQ(curve.back().recall, 1.0);
   EXPECT_EQ(curve.back().nprobe, 32);
 }
