@@ -70,29 +70,15 @@ void check_need(const ivf_pq_need& need) {
 
 // ---- tune
 
-/// Codes of a row, and its position.
-std::int64_t coded_row_bytes(const ivf_pq_options& options) {
-  constexpr std::int64_t kByteBits = 8;
-  std::int64_t bits = 0;
-  switch (options.code) {
-    case code_kind::pq: {
-      const std::int64_t pieces = options.pq_dim > 0 ? options.pq_dim : (options.dim + 1) / 2;
-      bits = pieces * options.pq_bits;
-      break;
-    }
-    case code_kind::sq4: bits = options.dim * 4; break;
-    case code_kind::sq8: bits = options.dim * kByteBits; break;
-  }
-  return (bits + kByteBits - 1) / kByteBits + kPositionBytes;
-}
-
 /// See tune_point.
 std::int64_t model_bytes(const ivf_pq_index& index, const ivf_pq_search_options& search) {
+  constexpr std::int64_t kByteBits = 8;
   const ivf_pq_options& options = index.options();
+  const std::int64_t coded = (options.pq_dim * options.pq_bits + kByteBits - 1) / kByteBits + kPositionBytes;
   const double rows =
       static_cast<double>(index.rows()) / static_cast<double>(options.nlist) * static_cast<double>(search.nprobe);
   const std::int64_t refined = search.refine_ratio * search.k * options.dim * size_bytes(options.type);
-  return static_cast<std::int64_t>(rows * static_cast<double>(coded_row_bytes(options))) + refined;
+  return static_cast<std::int64_t>(rows * static_cast<double>(coded)) + refined;
 }
 
 constexpr int kTimedRuns = 3;

@@ -48,10 +48,7 @@ constexpr int kTurns = 4;                 // keys that a team brings together: o
 constexpr std::uint32_t kGroupsPerK = 2;  // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
 constexpr std::int64_t kSmallTeam = 4;    // whose blocks give all they have, if k is small, too
 template <class Form>
-constexpr int kOrderBins = 5 * Form::kThreads;  // of keys that are put into order
-static_assert(core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)} +
-                  std::int64_t{sizeof(sort_bins<kOrderBins<usual_form>>)} <=
-              usual_form::kRingBytes);
+constexpr int kOrderBins = 5 * Form::kThreads;   // of keys that are put into order
 constexpr std::int64_t kSecondPart = 128 << 10;  // bytes that a block streams while it ends a part and begins another
 constexpr std::int64_t kLeastPiece = 4096;       // columns worth a block: two or three vectors a thread, of fp32
 constexpr std::int64_t kLongRow = 1 << 25;       // columns: see long_row_form
@@ -358,6 +355,9 @@ __device__ __forceinline__ void write_row(const stream_args& args, const block_l
     for (std::uint32_t i = threadIdx.x; i < n; i += Form::kThreads) list.keys[i] = turned_key(list.keys[i]);
     __syncthreads();
   }
+  static_assert(core::kStreamRowsMaxK * std::int64_t{sizeof(std::uint64_t)} +
+                    std::int64_t{sizeof(sort_bins<kOrderBins<Form>>)} <=
+                Form::kRingBytes);
   const row_writer<Stored> writer(request, row, data);
   const auto write = [&](std::uint32_t rank, std::uint64_t key) { writer(rank, sorted ? key : turned_key(key)); };
   auto* room = reinterpret_cast<std::uint64_t*>(ring);
@@ -635,8 +635,8 @@ void launch_type(cudaStream_t stream, const core::top_k_request& request, int mu
   const std::int64_t shared = std::min(left * most_team, resident);
   if (shared <= left) return launch_usual(0, rows, rows);
   if (full > 0) launch_usual(0, full, full);
-  // A row that all share has as many bytes on their way as there is room for, if it is long enough to make up for
-  // larger blocks that must meet.
+  // A row that all share is read sooner by larger blocks, if it is long enough to make up for what these take to meet;
+  // not because more is on its way: docs/kernels.md, "In which order a row is read".
   if (left == 1 && columns >= kLongRow) {
     const stream_launch<Stored, long_row_form> launch_long(stream, request, multiprocessors);
     if (launch_long.resident() == resident) return launch_long(full, left, shared);
