@@ -104,9 +104,9 @@ bool resident_rows_list_holds(std::int64_t cols, std::int64_t k, std::int64_t ca
 }
 
 std::int64_t resident_rows_bytes(const top_k_shape& shape) {
-  constexpr std::int64_t kWord = 32;     // marks, of a column each
-  constexpr std::int64_t kFixed = 1024;  // barriers, sums, and what alignment takes
-  constexpr std::int64_t kLeastMarks = 4096;
+  constexpr std::int64_t kWord = 32;          // marks, of a column each
+  constexpr std::int64_t kFixed = 1024;       // barriers, sums, and what alignment takes
+  constexpr std::int64_t kLeastMarks = 4112;  // bins take their place
   const std::int64_t value_bytes = size_bytes(shape.type);
   const std::int64_t words = (shape.cols + kWord - 1) / kWord;
   const std::int64_t marks = std::max({words * 4, kLeastMarks, shape.sorted ? 0 : shape.k * value_bytes});
@@ -220,7 +220,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .min_cols_per_k = 16,
      .only_stopped = true,
      .algorithm = top_k_algorithm::stop_rows,
-     .reason = "an early stop of many rows, k within 256: its path follows from a row's extremes and its exact border"},
+     .reason = "an early stop of many rows, k within 256: its path follows from a row's extremes and its border"},
     {.max_cols = kBlockRowsMaxCols,
      .max_block_rows_bytes = kBlockRowsBytes,
      .algorithm = top_k_algorithm::block_rows,
@@ -293,7 +293,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
       return "early stop: gains nothing: an exact search moves the same bytes, and takes less time: it lists what may "
              "be among the best\n";
     case top_k_algorithm::stop_rows:
-      return "early stop: gains nothing: an exact search moves the same bytes, and is the first part of it\n";
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
     default: return "early stop: gains nothing: it follows the bisection from the exact border, two passes more\n";
   }
 }

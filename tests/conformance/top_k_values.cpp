@@ -199,6 +199,18 @@ void fill_changing(row_numbers& row, random_numbers& random) {
   }
 }
 
+/// Bunches of a dozen numbers or so, equal or a few last bits apart, far from other bunches: a border among neighbours.
+void fill_bunches(row_numbers& row, random_numbers& random) {
+  constexpr std::int64_t kSteps = 6;
+  const auto cols = static_cast<std::int64_t>(row.values.size());
+  std::vector<double> middles(static_cast<std::size_t>(1 + cols / 12));
+  for (double& middle : middles) middle = random.normal();
+  for (double& value : row.values) {
+    const auto bunch = static_cast<std::size_t>(random.below(static_cast<std::int64_t>(middles.size())));
+    value = middles[bunch] * (1.0 + static_cast<double>(random.below(kSteps)) * step_of(row.type));
+  }
+}
+
 struct named_fill {
   std::string_view name;
   void (*fill)(row_numbers&, random_numbers&);
@@ -229,6 +241,7 @@ constexpr named_fill kFills[] = {
     {"any_exponent", fill_any_exponent},
     {"near_midpoints", fill_near_midpoints},
     {"apart_by_eps", fill_apart_by_eps},
+    {"bunches", fill_bunches},
 };
 
 }  // namespace

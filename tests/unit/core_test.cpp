@@ -441,8 +441,7 @@ TEST(plan, explains_rows_on_a_gpu) {
        "writes 268.435 MB of values and 32-bit indices", "early stop: gains nothing: an exact search"});
   has({.rows = 1 << 20, .cols = 256, .k = 128, .early_stop = true}, {"early stop: gains a twentieth at most"});
   has({.rows = 1 << 16, .cols = 4096, .k = 64, .early_stop = true},
-      {"algorithm:  stop_rows",
-       "early stop: gains nothing: an exact search moves the same bytes, and is the first part of it"});
+      {"algorithm:  stop_rows", "early stop: gains nothing: an exact search moves the same bytes, and takes as long"});
   has({.rows = 1 << 16, .cols = 2048, .k = 64, .early_stop = true},
       {"algorithm:  warp_rows", "up to six steps take about as long, more steps and eps longer"});
   has({.rows = 1 << 13, .cols = 4096, .k = 64, .early_stop = true},

@@ -79,6 +79,21 @@ __device__ __forceinline__ std::uint32_t load_shared_if(std::uint32_t reads, std
   return bits;
 }
 
+/// A value where i < end, else `otherwise`; without a branch.
+__device__ __forceinline__ std::uint32_t load_shared_below(int i, int end, std::uint32_t address,
+                                                           std::uint32_t otherwise) {
+  asm volatile(
+      "{\n"
+      ".reg .pred has;\n"
+      "setp.lt.s32 has, %1, %2;\n"
+      "@has ld.shared.u32 %0, [%3];\n"
+      "}"
+      : "+r"(otherwise)
+      : "r"(i), "r"(end), "r"(address)
+      : "memory");
+  return otherwise;
+}
+
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
@@ -109,6 +124,16 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint2 value)
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
 }
 
+__device__ __forceinline__ void add_shared(std::uint32_t address, std::uint32_t value) {
+  asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+/// @returns what was there before.
+__device__ __forceinline__ std::uint32_t fetch_add_shared(std::uint32_t address, std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(address), "r"(value) : "memory");
+  return before;
+}
+
 /// Adds one to a count in shared memory where a number is no more than `most`: lanes that count in the same place are
 /// added up first, which costs a branch around it, and a fifth fewer instructions than one around all of this.
 __device__ __forceinline__ void count_up_to(std::uint32_t number, std::uint32_t most, std::uint32_t address) {
@@ -120,6 +145,11 @@ __device__ __forceinline__ void count_up_to(std::uint32_t number, std::uint32_t 
       "}" ::"r"(address),
       "r"(number), "r"(most)
       : "memory");
+}
+
+/// The same where no number is too large.
+__device__ __forceinline__ void count_shared(std::uint32_t address) {
+  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
 }
 
 /// The bits of a value in shared memory.

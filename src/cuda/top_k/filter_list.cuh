@@ -63,55 +63,85 @@ struct round_share {
   __device__ __forceinline__ bool has(int i) const { return i < count; }
 };
 
+/// Calls f(i) for a thread's entries, and for some behind them: a few at a time without a branch, so that what is done
+/// with them overlaps. @tparam Most a share has
+template <int Most, class F>
+__device__ __forceinline__ void for_each_held(const round_share& share, F f) {
+  constexpr int kAtOnce = 4;
+#pragma unroll
+  for (int start = 0; start < Most; start += kAtOnce) {
+    if (start >= share.steps) break;
+#pragma unroll
+    for (int i = start; i < Most && i < start + kAtOnce; i++) f(i);
+  }
+}
+
 /// The numbers of a thread's share; 0, which nothing is worse than, where it has no entry.
 template <class Stored, class Entries>
 __device__ __forceinline__ void load_numbers(const Entries& entries, const round_share& share, bool negated,
                                              std::uint32_t (&numbers)[kHeld]) {
 #pragma unroll
   for (int i = 0; i < kHeld; i++) numbers[i] = 0;
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
+  for_each_held<kHeld>(share, [&](int i) {
     if (share.has(i)) numbers[i] = number_of(stored_in<Stored>(entries(share.at(i))), negated);
-  }
+  });
 }
 
-/// Of each thread's numbers in order, those within a border: calls keep(place, i) for them, place counting over the
-/// block. @param before columns above the border, and ties, of earlier rounds; becomes what later ones need. All
-/// threads come.
-template <bool Ties, int N, class Keep>
-__device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[N], const round_share& share,
+/// Of each thread's numbers in order, those that are no less than `least`: calls keep(place, i) for them, place
+/// counting over the block. @returns how many there are. All threads come.
+template <int Most, class Keep>
+__device__ __forceinline__ std::uint32_t place_from(const std::uint32_t (&numbers)[Most], const round_share& share,
+                                                    std::uint32_t least, block_sums& sums, Keep keep) {
+  std::uint32_t mine = 0;
+  for_each_held<Most>(share, [&](int i) { count_from(numbers[i], least, mine); });
+  const std::uint32_t up_to = lanes_up_to(mine);
+  std::uint32_t place = 0;
+  const std::uint32_t all = sums.of_warps(up_to, place);
+  place += up_to - mine;
+  for_each_held<Most>(share, [&](int i) {
+    if (numbers[i] >= least) keep(place, i);
+    count_from(numbers[i], least, place);
+  });
+  return all;
+}
+
+/// The same of those within a border. @param before columns above the border, and ties, of earlier rounds; becomes what
+/// later ones need. All threads come.
+template <int Most, class Keep>
+__device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[Most], const round_share& share,
                                             const row_border& border, uint2& before, block_sums& sums, Keep keep) {
   constexpr std::uint32_t kTie = 1u << 16;  // ties are counted in the upper half
   static_assert(kRound < kTie);
   std::uint32_t mine = 0;
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    if (i >= share.steps) break;
+  for_each_held<Most>(share, [&](int i) {
     mine += numbers[i] > border.number ? 1 : 0;
-    if (Ties) mine += numbers[i] == border.number && share.has(i) ? kTie : 0;
-  }
+    mine += numbers[i] == border.number && share.has(i) ? kTie : 0;
+  });
   const std::uint32_t up_to = lanes_up_to(mine);
   std::uint32_t of_warps_before = 0;
   const std::uint32_t all = sums.of_warps(up_to, of_warps_before);
   const std::uint32_t of_lanes_before = up_to - mine;
   std::uint32_t above = before.x + of_warps_before % kTie + of_lanes_before % kTie;
   std::uint32_t ties = before.y + of_warps_before / kTie + of_lanes_before / kTie;
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    if (i >= share.steps) break;
+  for_each_held<Most>(share, [&](int i) {
     const bool is_above = numbers[i] > border.number;
-    if (Ties) {
-      const bool is_tie = numbers[i] == border.number && share.has(i);
-      if (is_above || (is_tie && ties < border.ties)) keep(above + min(ties, border.ties), i);
-      ties += is_tie ? 1 : 0;
-    } else {
-      if (is_above) keep(above, i);
-    }
+    const bool is_tie = numbers[i] == border.number && share.has(i);
+    if (is_above || (is_tie && ties < border.ties)) keep(above + min(ties, border.ties), i);
+    ties += is_tie ? 1 : 0;
     above += is_above ? 1 : 0;
-  }
+  });
   before.x += all % kTie;
   before.y += all / kTie;
+}
+
+/// Of one round. @returns how many are within the border. All threads come.
+template <int Most, class Keep>
+__device__ __forceinline__ std::uint32_t place_within(const std::uint32_t (&numbers)[Most], const round_share& share,
+                                                      const row_border& border, block_sums& sums, Keep keep) {
+  if (border.ties == 0) return place_from(numbers, share, border.number + 1, sums, keep);
+  uint2 before = make_uint2(0, 0);
+  place_round(numbers, share, border, before, sums, keep);
+  return before.x + min(before.y, border.ties);
 }
 
 /// Calls f(share, numbers, before) for rounds of n entries, `before` being as of place_round. @returns how many are
@@ -136,8 +166,8 @@ template <class Stored, class Entries, class Keep>
 __device__ __forceinline__ std::uint32_t for_each_within(const Entries& entries, std::uint32_t n, bool negated,
                                                          const row_border& border, block_sums& sums, Keep keep) {
   const auto place = [&](const round_share& share, const std::uint32_t(&numbers)[kHeld], uint2& before) {
-    place_round<true>(numbers, share, border, before, sums,
-                      [&](std::uint32_t place, int i) { keep(place, entries(share.at(i))); });
+    place_round(numbers, share, border, before, sums,
+                [&](std::uint32_t place, int i) { keep(place, entries(share.at(i))); });
   };
   return for_each_round<Stored>(entries, n, negated, border, sums, place);
 }
@@ -152,7 +182,7 @@ __device__ __forceinline__ void gather_round(const Entries& entries, const std::
   std::uint32_t places[kHeld];
 #pragma unroll
   for (int i = 0; i < kHeld; i++) places[i] = ~0u;
-  place_round<true>(numbers, share, border, before, sums, [&](std::uint32_t place, int i) {
+  place_round(numbers, share, border, before, sums, [&](std::uint32_t place, int i) {
     const entry e = entries(share.at(i));
     places[i] = place;
     keys[i] = make_uint2(~e.x, key_of_value(stored_in<Stored>(e), negated));  // see core::row_key
@@ -216,16 +246,14 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
   std::uint32_t best = 0;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) keys[i] = kNone;
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
-    if (!share.has(i)) continue;
+  for_each_held<kHeld>(share, [&](int i) {
+    if (!share.has(i)) return;
     const entry e = list(share.at(i));
     const std::uint64_t key = core::row_key(key_of_value(stored_in<Stored>(e), negated), e.x);
     const std::uint32_t number = core::key_of(key) >> kSharedBits<Stored>;
     if (number > border.number || (number == border.number && border.ties > 0)) keys[i] = key;
     best = max(best, number);
-  }
+  });
   best = __reduce_max_sync(kFullWarp, best);
   if (sums.lane() == 0) scratch.best[sums.warp()] = best;
   __syncthreads();  // the list has been read
@@ -238,11 +266,9 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
     const float of_columns = static_cast<float>(core::position_of(key)) * share_of_column;
     return min(kOrderBins - 1, static_cast<int>((static_cast<float>(worse) + of_columns) * scale));
   };
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
+  for_each_held<kHeld>(share, [&](int i) {
     if (keys[i] != kNone) atomicAdd(&scratch.bins.next[bin_of(keys[i])], 1u);
-  }
+  });
   __syncthreads();
   std::uint32_t counts[kBinsEach];
   std::uint32_t mine = 0;
@@ -266,11 +292,9 @@ __device__ __forceinline__ bool for_each_held_in_order(std::uint64_t* entries, c
   __syncthreads();
   fullest = __reduce_max_sync(kFullWarp, sums.lane() < kWarps ? scratch.fullest[sums.lane()] : 0);
   if (n < k) return false;
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
+  for_each_held<kHeld>(share, [&](int i) {
     if (keys[i] != kNone) entries[atomicAdd(&scratch.bins.next[bin_of(keys[i])], 1u)] = keys[i];
-  }
+  });
   __syncthreads();
   if (fullest > kMostInBin) {
     sort_padded(entries, n, k, write);

@@ -1,6 +1,7 @@
 // What the steps of filter_rows.cu share: sizes, shared memory, sums over a block, and searching keys by counts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -17,10 +18,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kValues = 32;  // of a lane in a piece of a row: as many as a word of marks has bits
 constexpr int kBins = 1024;
 constexpr int kBinBits = 10;
-constexpr int kBinsPerThread = 4;
-constexpr int kBinThreads = kBins / kBinsPerThread;
 constexpr int kOrderBins = 4 * kThreads;
-static_assert(kBinThreads <= kThreads && kBinThreads % kWarp == 0);
 
 /// A stored value as a number, in the order of its keys: a key without the bits that all values of the type share.
 template <class Stored>
@@ -74,13 +72,19 @@ struct found_bin {
   std::uint32_t inside;
 };
 
+constexpr std::uint32_t kMostRivals = 16;  // entries of a bin that are compared with each other
+
 struct alignas(128) filter_scratch {
   std::uint32_t totals[2][kWarp];           // of the block's warps; zero behind them
   std::uint64_t full[kWarps][kMostStages];  // a stage's piece has come
   std::uint64_t posted;                     // all threads have posted a value
-  found_bin found;
+  std::uint32_t rival_count;                // zero between uses
+  std::uint32_t rivals[kMostRivals];
   alignas(16) std::uint32_t bins[kBins];  // the best first; all zero between uses
+  uint4 found;                            // a bin; x: whatever is counted behind the bins
 };
+constexpr std::int64_t kBinBytes = sizeof(filter_scratch::bins) + sizeof(filter_scratch::found);
+static_assert(offsetof(filter_scratch, found) == offsetof(filter_scratch, bins) + sizeof(filter_scratch::bins));
 
 /// What sorting entries takes beside.
 struct alignas(128) order_scratch {
@@ -99,7 +103,19 @@ __device__ __forceinline__ void clear_bins(filter_scratch& scratch) {
 /// A barrier follows.
 __device__ __forceinline__ void clear_scratch(filter_scratch& scratch) {
   clear_bins(scratch);
+  if (threadIdx.x == 0) scratch.rival_count = 0;
   if (threadIdx.x < 2 * kWarp) scratch.totals[threadIdx.x / kWarp][threadIdx.x % kWarp] = 0;
+}
+
+/// Counts a number that is no less than another, in two instructions.
+__device__ __forceinline__ void count_from(std::uint32_t number, std::uint32_t least, std::uint32_t& count) {
+  asm("{\n"
+      ".reg .pred reaches;\n"
+      "setp.ge.u32 reaches, %1, %2;\n"
+      "@reaches add.u32 %0, %0, 1;\n"
+      "}"
+      : "+r"(count)
+      : "r"(number), "r"(least));
 }
 
 /// Inclusive sum over the lanes.
@@ -132,6 +148,11 @@ class block_sums {
 
   __device__ __forceinline__ std::uint32_t lane() const { return lane_; }
   __device__ __forceinline__ std::uint32_t warp() const { return warp_; }
+  /// Shared addresses of what else the block has there.
+  __device__ __forceinline__ std::uint32_t bins() const { return at(offsetof(filter_scratch, bins)); }
+  __device__ __forceinline__ std::uint32_t found() const { return at(offsetof(filter_scratch, found)); }
+  __device__ __forceinline__ std::uint32_t rivals() const { return at(offsetof(filter_scratch, rivals)); }
+  __device__ __forceinline__ std::uint32_t rival_count() const { return at(offsetof(filter_scratch, rival_count)); }
 
   /// All threads come.
   __device__ __forceinline__ std::uint32_t of_threads(std::uint32_t value) {
@@ -159,6 +180,9 @@ class block_sums {
   }
 
  private:
+  __device__ __forceinline__ std::uint32_t at(std::size_t offset) const {
+    return posted_ + static_cast<std::uint32_t>(offset) - static_cast<std::uint32_t>(offsetof(filter_scratch, posted));
+  }
   __device__ __forceinline__ void tell(std::uint32_t value) const {
     if (lane_ == kWarp - 1) store_shared(totals_ + warp_ * 4, value);
   }
@@ -232,31 +256,34 @@ __device__ __forceinline__ std::uint32_t shift_for(std::uint32_t width) {
 
 /// The bin, from the best on, in which the count reaches `wanted`; leaves the bins empty. @returns whether there is
 /// one. All threads come.
-__device__ __forceinline__ bool find_bin(std::uint32_t wanted, found_bin& found, block_sums& sums,
-                                         filter_scratch& scratch) {
+__device__ __forceinline__ bool find_bin(std::uint32_t wanted, found_bin& found, block_sums& sums) {
+  static_assert(kBins == 4 * kThreads);
+  const std::uint32_t bins = sums.bins() + threadIdx.x * 16;
   __syncthreads();  // all have counted
-  uint4 counts = make_uint4(0, 0, 0, 0);
-  if (threadIdx.x < kBinThreads) {
-    auto& mine = reinterpret_cast<uint4*>(scratch.bins)[threadIdx.x];
-    counts = mine;
-    mine = make_uint4(0, 0, 0, 0);
-  }
+  const auto counts = load_shared<uint4>(bins);
+  store_shared(bins, make_uint4(0, 0, 0, 0));
   const std::uint32_t sum = counts.x + counts.y + counts.z + counts.w;
-  const std::uint32_t of_warp = __reduce_add_sync(kFullWarp, sum);
-  std::uint32_t before_warp = 0;
-  const std::uint32_t all = sums.of_warps(of_warp, before_warp);
-  if (before_warp < wanted && wanted <= before_warp + of_warp) {  // one warp
-    std::uint32_t before = before_warp + lanes_up_to(sum) - sum;
-    const std::uint32_t of_bin[kBinsPerThread] = {counts.x, counts.y, counts.z, counts.w};
-#pragma unroll
-    for (int i = 0; i < kBinsPerThread; i++) {
-      if (before < wanted && wanted <= before + of_bin[i])
-        scratch.found = {kBins - 1 - (threadIdx.x * kBinsPerThread + i), before, of_bin[i]};
-      before += of_bin[i];
-    }
+  const std::uint32_t up_to = lanes_up_to(sum);
+  std::uint32_t before = 0;
+  const std::uint32_t all = sums.of_warps(up_to, before);
+  before += up_to - sum;
+  if (before < wanted && wanted <= before + sum) {  // one thread
+    std::uint32_t bin = kBins - 1 - threadIdx.x * 4;
+    std::uint32_t inside = counts.x;
+    const auto pass = [&](std::uint32_t next) {
+      if (wanted <= before + inside) return;
+      before += inside;
+      inside = next;
+      bin--;
+    };
+    pass(counts.y);
+    pass(counts.z);
+    pass(counts.w);
+    store_shared(sums.found(), make_uint4(0, bin, before, inside));
   }
   __syncthreads();
-  found = scratch.found;
+  const auto of_bin = load_shared<uint4>(sums.found());
+  found = {of_bin.y, of_bin.z, of_bin.w};
   return wanted <= all;
 }
 
@@ -278,7 +305,7 @@ __device__ __forceinline__ bool border_by_bins(Visit visit, std::uint32_t wanted
   for (;;) {
     const bin_counter counter(bins, scratch);
     visit([&](std::uint32_t number) { counter.count(number); });
-    if (!find_bin(wanted, found, sums, scratch)) return false;
+    if (!find_bin(wanted, found, sums)) return false;
     if (bins.open && found.bin == bins.count - 1) {  // what the last bin holds has no end
       bins = all;
       continue;

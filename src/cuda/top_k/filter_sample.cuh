@@ -184,7 +184,7 @@ __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Sto
     for (;;) {
       const bin_counter counter(bins, scratch);
       sample.for_each(row, flip, [&](float value, std::uint32_t) { counter.count(number(value)); });
-      find_bin(wanted, found, sums, scratch);
+      find_bin(wanted, found, sums);
       if (found.inside <= slack) return as_cut(bins.begin(found.bin), 0);
       wanted -= found.before;
       if (bins.shift == 0) break;
@@ -198,7 +198,7 @@ __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Sto
   sample.for_each(row, flip, [&](float value, std::uint32_t column) {
     if (number(value) == single) of_places.count(~column);
   });
-  find_bin(wanted, found, sums, scratch);
+  find_bin(wanted, found, sums);
   const std::uint32_t sampled = ~places.begin(found.bin) - row.first_column;
   const float even = __fdividef(static_cast<float>(row.columns) * static_cast<float>(wanted), static_cast<float>(ties));
   return as_cut(single, ~(row.first_column + last_tied_column(row, sampled, even)));

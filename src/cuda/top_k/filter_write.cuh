@@ -12,14 +12,46 @@
 
 namespace shortlist::cuda::filtering {
 
+/// The border of the `wanted` best of a few of a list's numbers: those from `low` on, below low + width. @param few so
+/// many there are, no more than kMostRivals. All threads come.
+template <int Most>
+__device__ __forceinline__ row_border border_of_few(const std::uint32_t (&numbers)[Most], const round_share& share,
+                                                    std::uint32_t low, std::uint32_t width, std::uint32_t few,
+                                                    std::uint32_t wanted, const block_sums& sums) {
+  const auto is_rival = [&](std::uint32_t number) { return number >= low && number - low < width; };
+  bool has_some = false;  // mostly not
+  for_each_held<Most>(share, [&](int i) { has_some |= is_rival(numbers[i]); });
+  if (has_some) {
+    for_each_held<Most>(share, [&](int i) {
+      if (is_rival(numbers[i])) store_shared(sums.rivals() + fetch_add_shared(sums.rival_count(), 1) * 4, numbers[i]);
+    });
+  }
+  __syncthreads();
+  const bool is_one = sums.lane() < few;
+  const std::uint32_t mine = is_one ? load_shared<std::uint32_t>(sums.rivals() + sums.lane() * 4) : 0;
+  if (threadIdx.x == 0) store_shared(sums.rival_count(), 0u);
+  std::uint32_t above = 0;
+  std::uint32_t reaching = 0;
+  for (std::uint32_t other = 0; other < few; other++) {
+    const std::uint32_t number = __shfl_sync(kFullWarp, mine, other);
+    above += number > mine ? 1 : 0;
+    reaching += number >= mine ? 1 : 0;
+  }
+  const unsigned last = __ballot_sync(kFullWarp, is_one && above < wanted && wanted <= reaching);
+  const int lane = __ffs(static_cast<int>(last)) - 1;
+  const std::uint32_t number = __shfl_sync(kFullWarp, mine, lane);
+  if (__shfl_sync(kFullWarp, reaching, lane) == wanted) return {number - 1, 0};
+  return {number, wanted - __shfl_sync(kFullWarp, above, lane)};
+}
+
 /// The border of the k best of a list, by counting what each thread holds of it: in bins around where it was expected,
 /// mostly of less than a number each. @param n entries of the list, no more than a round. @param least no number of the
 /// list is below it. All threads come.
-template <int N>
-__device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)[N], const round_share& share,
+template <int Most>
+__device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)[Most], const round_share& share,
                                                   std::uint32_t n, std::uint32_t k, std::uint32_t least,
-                                                  std::uint32_t best, learned& from_before, block_sums& sums,
-                                                  filter_scratch& scratch) {
+                                                  std::uint32_t best, learned& from_before, block_sums& sums) {
+  constexpr bool kComparesRivals = Most > 4;  // of fewer, registers are spilled for it
   from_before.least = 0;
   if (n == k) return {0, 0};
   const std::uint32_t dropped = n - k;
@@ -29,22 +61,19 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
   const std::uint32_t half = kBins / 2 << shift;
   const std::uint32_t expected = least + min(__float2uint_rn(static_cast<float>(dropped) * spread), best - least);
   const std::uint32_t low = max(expected - least > half ? expected - half : least, 1u);
-  const std::uint32_t bins = held(shared_address(scratch.bins));
-  const std::uint32_t farthest = (kBins << shift) - 1;
-  std::uint32_t below = share.count - share.steps;  // those that are not there have number 0
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    if (i >= share.steps) break;
+  const std::uint32_t bins = held(sums.bins());
+  std::uint32_t not_below = 0;
+  for_each_held<Most>(share, [&](int i) {
     const std::uint32_t beyond = numbers[i] - low;
-    below += numbers[i] < low ? 1 : 0;
-    count_up_to(beyond, farthest, bins + (beyond >> shift) * 4);
-  }
-  below = __reduce_add_sync(kFullWarp, below);
-  if (sums.lane() == 0 && below > 0) atomicAdd(&scratch.bins[0], below);
+    count_from(numbers[i], low, not_below);
+    count_shared(bins + min(beyond >> shift, std::uint32_t{kBins}) * 4);
+  });
+  const std::uint32_t below = __reduce_add_sync(kFullWarp, share.count - not_below);
+  if (sums.lane() == 0 && below > 0) add_shared(bins, below);
   found_bin found{};
   reached_number at_least{least, n};
   reached_number above{best + 1, 0};
-  if (find_bin(dropped, found, sums, scratch)) {
+  if (find_bin(dropped, found, sums)) {
     const std::uint32_t bin = kBins - 1 - found.bin;  // from the worst on
     if (bin > 0) at_least = {low + (bin << shift), n - found.before};
     above = {low + ((bin + 1) << shift), n - found.before - found.inside};
@@ -52,16 +81,17 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
   row_border border{above.number - 1, 0};
   std::uint32_t end = above.number;
   if (above.count != k) {
+    const std::uint32_t few = at_least.count - above.count;
     if (above.number - at_least.number == 1) {
       border = {at_least.number, k - above.count};
+    } else if (kComparesRivals && few <= kMostRivals && at_least.number > 0) {
+      border =
+          border_of_few(numbers, share, at_least.number, above.number - at_least.number, few, k - above.count, sums);
+      end = border.number + (border.ties > 0 ? 0 : 1);
     } else {
       const auto count = [&](std::uint32_t number) {
         std::uint32_t reaching = 0;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-          if (i >= share.steps) break;
-          reaching += numbers[i] >= number ? 1 : 0;
-        }
+        for_each_held<Most>(share, [&](int i) { count_from(numbers[i], number, reaching); });
         return sums.of_threads(reaching);
       };
       const bool is_known = above.count != 0 || at_least.count != n;
@@ -85,18 +115,16 @@ __device__ __forceinline__ void load_marked_numbers(const row_list& list, const 
                                                     bool negated, std::uint32_t (&numbers)[kHeld]) {
   if (!are_bits_in_order<Stored>(least)) return load_numbers<Stored>(list, share, negated, numbers);
   const std::uint32_t turned = turn_of_bits<Stored>(negated);
+  const std::uint32_t bits = list.entries + share.first * 8 + 4;
+  std::uint32_t best = 0;
 #pragma unroll
   for (int i = 0; i < kHeld; i++) numbers[i] = 0;
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
-    if (share.has(i)) numbers[i] = list(share.at(i)).y ^ turned;
-  }
-#pragma unroll
-  for (int i = 0; i < kHeld; i++) {
-    if (i >= share.steps) break;
+  for_each_held<kHeld>(share, [&](int i) { numbers[i] = load_shared_below(i, share.count, bits + i * 8, turned); });
+  for_each_held<kHeld>(share, [&](int i) { best = max(best, numbers[i] ^= turned); });
+  if (best <= kInfinityNumber<Stored>) return;
+  for_each_held<kHeld>(share, [&](int i) {
     if (numbers[i] > kInfinityNumber<Stored>) numbers[i] = 0;  // NaN
-  }
+  });
 }
 
 /// Calls launch(stored, sorted): a value of the matrix's type, and whether results are sorted, as a type.
@@ -120,6 +148,34 @@ struct filter_block {
   order_scratch* order;    // beside it
 };
 
+constexpr int kWrittenAtOnce = 8;
+
+/// Writes the k entries of a row, so many of a thread at a time: their loads overlap. @param entry_at the i-th.
+/// @param to where the first goes in the result. All threads come.
+template <int AtOnce, class Stored, class EntryAt>
+__device__ __forceinline__ void write_by_place(const core::top_k_request& request, std::int64_t to, EntryAt entry_at) {
+  const top_k_output& out = request.out;
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+#pragma unroll 1
+  for (std::uint32_t start = threadIdx.x; start < k; start += AtOnce * kThreads) {
+    entry entries[AtOnce];
+#pragma unroll
+    for (std::uint32_t i = 0; i < AtOnce; i++) entries[i] = entry_at(min(start + i * kThreads, k - 1));
+    const auto store = [&](auto* results, auto value_of) {
+      auto* mine = results + to + start;
+#pragma unroll
+      for (std::uint32_t i = 0; i < AtOnce; i++)
+        if (start + i * kThreads < k) mine[i * kThreads] = value_of(entries[i]);
+    };
+    if (out.values) store(static_cast<Stored*>(out.values), [](entry e) { return stored_in<Stored>(e); });
+    if (!out.indices) continue;
+    if (out.indices_as == index_type::i32)
+      store(static_cast<std::uint32_t*>(out.indices), [](entry e) { return e.x; });
+    else
+      store(static_cast<std::uint64_t*>(out.indices), [](entry e) { return std::uint64_t{e.x}; });
+  }
+}
+
 /// Finds and writes the k best of what the threads hold of the list. @param n entries of it, k or more. @param least no
 /// number of it is below it. @param meanwhile is called between the two. @returns whether they are in it; if not,
 /// nothing of use was written. All threads come.
@@ -134,8 +190,7 @@ __device__ __forceinline__ bool write_held(const filter_block& block, const row_
   std::uint32_t numbers[kHeld];
   if constexpr (Sorted) {
     load_numbers<Stored>(block.list, share, negated, numbers);
-    const row_border border =
-        held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
+    const row_border border = held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
     const auto columns = static_cast<std::uint32_t>(request.matrix.cols);
     const bool written = for_each_held_in_order<Stored>(block.entries, block.list, share, negated, border, k, columns,
                                                         *block.order, sums, write);
@@ -143,23 +198,16 @@ __device__ __forceinline__ bool write_held(const filter_block& block, const row_
     return written;
   } else {
     load_marked_numbers<Stored>(block.list, share, least, negated, numbers);
-    const row_border border =
-        held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
+    const row_border border = held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
     meanwhile();
-    uint2 before = make_uint2(0, 0);
     const auto keep = [&](std::uint32_t place, int i) {
       store_shared(block.places + place * 2, static_cast<std::uint16_t>(share.at(i)));
     };
-    if (border.ties == 0)
-      place_round<false>(numbers, share, border, before, sums, keep);
-    else
-      place_round<true>(numbers, share, border, before, sums, keep);
-    if (before.x + min(before.y, border.ties) != k) return false;
+    if (place_within(numbers, share, border, sums, keep) != k) return false;
     __syncthreads();
-    for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
-      const entry e = block.list(load_shared<std::uint16_t>(block.places + i * 2));
-      write.stored(i, e.x, stored_in<Stored>(e));
-    }
+    write_by_place<kWrittenAtOnce, Stored>(request, write.first(), [&](std::uint32_t i) {
+      return block.list(load_shared<std::uint16_t>(block.places + i * 2));
+    });
     return true;
   }
 }

@@ -93,6 +93,8 @@ class row_writer {
   __device__ __forceinline__ void stored(std::uint32_t place, std::uint32_t column, Stored value) const {
     write_entry(request_.out, to_ + place, value, column);
   }
+  /// Where the row's first entry goes in the result.
+  __device__ __forceinline__ std::int64_t first() const { return to_; }
   __device__ __forceinline__ void pad(std::uint32_t place) const {
     write_entry(request_.out, to_ + place, worst_value<Stored>(request_.options.order == order::smallest), kNoColumn);
   }

@@ -69,7 +69,7 @@ SHORTLIST_HOST_DEVICE resident_layout layout_of(std::int64_t cols, std::int64_t 
   static_assert(!kSorted || kSortBytes <= core::kResidentRowsSortBytes);
   const std::int64_t words = (cols + kPlacesOfWord - 1) / kPlacesOfWord;
   const std::int64_t marks = offsetof(filter_scratch, bins);
-  std::int64_t marks_bytes = words * 4 > kBins * 4 ? words * 4 : kBins * 4;
+  std::int64_t marks_bytes = words * 4 > kBinBytes ? words * 4 : kBinBytes;
   if (!kSorted && marks_bytes < k * kValueBytes) marks_bytes = k * kValueBytes;
   const std::int64_t totals = (marks + marks_bytes + 15) / 16 * 16;
   const std::int64_t list = totals + kMarkRounds * kWarps * 4;
@@ -97,32 +97,22 @@ struct held_list {
 template <class Stored, int Most>
 __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint32_t list, const round_share& share,
                                      std::uint32_t least, bool negated, held_list<Most>& held) {
-#pragma unroll
-  for (int i = 0; i < Most; i++) {
-    if (i >= share.steps) break;
+  for_each_held<Most>(share, [&](int i) {
     if (share.has(i)) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
-  }
-#pragma unroll
-  for (int i = 0; i < Most; i++) {
-    if (i >= share.steps) break;
-    held.bits[i] = row.bits(held.places[i]);
-  }
+  });
+  for_each_held<Most>(share, [&](int i) { held.bits[i] = row.bits(held.places[i]); });
   if (!are_bits_in_order<Stored>(least)) {
-#pragma unroll
-    for (int i = 0; i < Most; i++) {
-      if (i >= share.steps) break;
+    for_each_held<Most>(share, [&](int i) {
       if (share.has(i)) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
-    }
+    });
     return;
   }
   const std::uint32_t turned = turn_of_bits<Stored>(negated);
-#pragma unroll
-  for (int i = 0; i < Most; i++) {
-    if (i >= share.steps) break;
+  for_each_held<Most>(share, [&](int i) {
     const std::uint32_t number = held.bits[i] ^ turned;
     const bool is_number = sizeof(Stored) == 2 || number <= kInfinityNumber<Stored>;  // NaN of 16 bits is not marked
     if (share.has(i) && is_number) held.numbers[i] = number;
-  }
+  });
 }
 
 /// By so many columns the counts of two rows that are alike differ at most, but for one in a thousand.
@@ -158,13 +148,11 @@ __device__ __forceinline__ bool write_in_order(const filter_block& block, const 
                                                const held_list<Most>& held, const round_share& share, std::uint32_t n,
                                                std::uint32_t least, learned& from_before, block_sums& sums) {
   __syncthreads();  // the row has been read
-#pragma unroll
-  for (int i = 0; i < Most; i++) {
-    if (i >= share.steps) break;
-    if (!share.has(i)) continue;
+  for_each_held<Most>(share, [&](int i) {
+    if (!share.has(i)) return;
     const std::uint32_t column = row.first_column + places.column(held.places[i]);
     store_shared(block.list.entries + share.at(i) * 8, make_uint2(column, held.bits[i]));
-  }
+  });
   __syncthreads();
   return write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
 }
@@ -181,25 +169,19 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
   const auto k = static_cast<std::uint32_t>(block.request.options.k);
   __syncthreads();
   meanwhile();
-  const row_border border =
-      held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums, block.scratch);
-  uint2 before = make_uint2(0, 0);
+  const row_border border = held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
   const auto keep = [&](std::uint32_t place, int i) {
     store_shared(list + place * 2, static_cast<std::uint16_t>(held.places[i]));
     store_bits<Stored>(bits + place * static_cast<std::uint32_t>(sizeof(Stored)), held.bits[i]);
   };
-  if (border.ties == 0)
-    place_round<false>(held.numbers, share, border, before, sums, keep);
-  else
-    place_round<true>(held.numbers, share, border, before, sums, keep);
-  if (before.x + min(before.y, border.ties) != k) return false;
+  if (place_within(held.numbers, share, border, sums, keep) != k) return false;
   __syncthreads();
-#pragma unroll 4
-  for (std::uint32_t i = threadIdx.x; i < k; i += kThreads) {
-    const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
-    const std::uint32_t value = load_bits<Stored>(bits + i * static_cast<std::uint32_t>(sizeof(Stored)));
-    write.stored(i, row.first_column + places.column(place), of_bits<Stored>(value));
-  }
+  write_by_place<(Most < kWrittenAtOnce ? 2 : kWrittenAtOnce), Stored>(
+      block.request, write.first(), [&](std::uint32_t i) {
+        const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
+        const std::uint32_t value = load_bits<Stored>(bits + i * static_cast<std::uint32_t>(sizeof(Stored)));
+        return entry_of(of_bits<Stored>(value), row.first_column + places.column(place));
+      });
   return true;
 }
 

@@ -439,6 +439,25 @@ class row_share {
       f(at, values);
     }
   }
+  /// Calls f(v of the first, values) for each unit, from the last one on, with the row's first value in the place of
+  /// columns that are not there; not negated. One way for a warp: two would be gone one after the other.
+  template <class F>
+  __device__ __forceinline__ void visit_raw(F f) const {
+    const auto visit_all = [&](auto all) {
+      const bits there = all ? kEvery : present();
+      const auto first = all ? 0.0f : core::widen(*reinterpret_cast<const Stored*>(row_.bytes));
+#pragma unroll
+      for (int i = kUnits - 1; i >= 0; i--) {
+        const unsigned at = static_cast<unsigned>(i) * kUnit;
+        float values[kUnit];
+        widen_unit<Stored>(unit(static_cast<unsigned>(i)), values);
+        if constexpr (!all) fill_absent(there, at, first, values);
+        f(at, values);
+      }
+    };
+    if (__all_sync(kFullWarp, whole())) return visit_all(std::true_type());
+    visit_all(std::false_type());
+  }
   /// Those better than a number that is finite and not -0, NaN not. Adds all that are there to `ends`, and to the least
   /// of their bits; not negated.
   __device__ __forceinline__ bits above_among(float than, float_ends& ends, std::uint32_t& least_bits) const {
@@ -446,16 +465,41 @@ class row_share {
       const bits there = all ? kEvery : present();
       const auto first = all ? 0.0f : core::widen(*reinterpret_cast<const Stored*>(row_.bytes));
       return marks_of_signs(row_.negated ? 1.0f : -1.0f, than, [&](unsigned at, float(&values)[kUnit]) {
-        if constexpr (!all) {
-#pragma unroll
-          for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (at + c) & 1 ? values[c] : first;
-        }
+        if constexpr (!all) fill_absent(there, at, first, values);
         ends.add(values);
         least_bits = least_bits_of(values, least_bits);
       });
     };
     // One way for a warp: two would be gone one after the other.
     return __all_sync(kFullWarp, whole()) ? visit_all(std::true_type()) : visit_all(std::false_type()) & present();
+  }
+  /// The row's extremes; not negated. All that run in step call it: where all values have one sign, they look twice.
+  template <class Group>
+  __device__ __forceinline__ float_ends ends(Group& group) const {
+    float_ends ends;
+    visit_raw([&](unsigned, const float(&values)[kUnit]) { ends.add(values); });
+    ends.join(group);
+    if (!ends.have_both_signs()) {
+      std::uint32_t least = ~0u;
+      visit_raw([&](unsigned, const float(&values)[kUnit]) { least = least_bits_of(values, least); });
+      ends.add_least_bits(~group.largest(~least));
+    }
+    return ends;
+  }
+  /// Those that reach `low`, and those that reach `high`. @pre all columns hold finite numbers.
+  __device__ __forceinline__ void reaching_both(float low, float high, bits& reach_low, bits& reach_high) const {
+    sign_words below_low{};
+    sign_words below_high{};
+    const float factor = row_.negated ? -1.0f : 1.0f;
+    const float from_low = -without_plus_zero(low);
+    const float from_high = -without_plus_zero(high);
+    visit_raw([&](unsigned at, const float(&values)[kUnit]) {
+      shift_in_signs(below_low, at, values, factor, from_low);
+      shift_in_signs(below_high, at, values, factor, from_high);
+    });
+    const bits those = there();
+    reach_low = ~joined_words<bits>(below_low.all) & those;
+    reach_high = ~joined_words<bits>(below_high.all) & those;
   }
   /// Calls f(value, chosen) for all that are there. @param chosen ascending
   template <class F>
@@ -558,23 +602,36 @@ class row_share {
     return make_uint4(joined(own.x, last.x, 0), joined(own.y, last.y, 1), joined(own.z, last.z, 2),
                       joined(own.w, last.w, 3));
   }
-  /// Marks values for which value x factor + addend has its sign bit set. Calls f(v of the first, values) for each unit
-  /// before, which may change them.
+  /// The row's first value in the place of a unit's columns that are not there. @param at v of the first
+  static __device__ __forceinline__ void fill_absent(bits there, unsigned at, float first, float (&values)[kUnit]) {
+#pragma unroll
+    for (unsigned c = 0; c < kUnit; c++) values[c] = there >> (at + c) & 1 ? values[c] : first;
+  }
+  struct sign_words {
+    std::uint32_t all[(Values + 31) / 32];
+  };
+  /// Marks values of a unit for which value x factor + addend has its sign bit set; the units come from the last one
+  /// on.
+  static __device__ __forceinline__ void shift_in_signs(sign_words& words, unsigned at, const float (&values)[kUnit],
+                                                        float factor, float addend) {
+#pragma unroll
+    for (int c = kUnit - 1; c >= 0; c--) {
+      std::uint32_t& word = words.all[(at + static_cast<unsigned>(c)) / 32];
+      word = __funnelshift_l(__float_as_uint(__fmaf_rn(values[c], factor, addend)), word, 1);
+    }
+  }
+  /// The same of all values. Calls f(v of the first, values) for each unit before, which may change them.
   template <class F>
   __device__ __forceinline__ bits marks_of_signs(float factor, float addend, F f) const {
-    std::uint32_t words[(Values + 31) / 32] = {};
+    sign_words words{};
 #pragma unroll
     for (int i = kUnits - 1; i >= 0; i--) {
       float values[kUnit];
       widen_unit<Stored>(unit(static_cast<unsigned>(i)), values);
       f(static_cast<unsigned>(i) * kUnit, values);
-#pragma unroll
-      for (int c = kUnit - 1; c >= 0; c--) {
-        std::uint32_t& word = words[(i * static_cast<int>(kUnit) + c) / 32];
-        word = __funnelshift_l(__float_as_uint(__fmaf_rn(values[c], factor, addend)), word, 1);
-      }
+      shift_in_signs(words, static_cast<unsigned>(i) * kUnit, values, factor, addend);
     }
-    return joined_words<bits>(words);
+    return joined_words<bits>(words.all);
   }
   /// Calls f(v of the first, values) for each unit.
   template <class F>
