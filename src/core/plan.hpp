@@ -72,7 +72,7 @@ enum class top_k_algorithm : std::uint8_t {
   split_rows,     ///< CPU: a row over all workers: the best of every part, then the best of those
   warp_rows,      ///< CUDA: a row in the registers of a warp's lanes
   block_rows,     ///< CUDA: a row in the shared memory of a block
-  stop_rows,      ///< CUDA: an early stop of rows in the shared memory of blocks, from their exact borders
+  stop_rows,      ///< CUDA: an early stop of rows in the shared memory of blocks, from their borders
   resident_rows,  ///< CUDA: a long row in the shared memory of a block, of which a multiprocessor has two
   filter_rows,    ///< CUDA: a row streamed once by a block, past a filter that a sample of it suggests
   stream_rows,    ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
