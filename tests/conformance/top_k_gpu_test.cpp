@@ -321,6 +321,27 @@ TEST(TopKManyStops, OfLongRows) {
   }
 }
 
+/// Few steps of long rows, which a block guesses from those before: by blocks of every size, of data that lead astray.
+TEST(TopKManyStops, OfFewStepsOfLongRows) {
+  constexpr std::int64_t kCols[] = {4'096, 4'099, 8'200, 12'001, 24'576, 32'760};
+  constexpr std::int64_t kKs[] = {64, 1, 250};
+  constexpr std::int64_t kValues = 12'000'000;
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::string_view mode : {"max_iter_1", "max_iter_4"}) {
+    for (const std::string_view distribution : row_distributions()) {
+      const std::int64_t cols = kCols[turn % std::size(kCols)];
+      const std::int64_t k = kKs[turn / std::size(kCols) % std::size(kKs)];
+      top_k_case what = case_of_turn(turn, kValues / cols, cols, k, distribution);
+      what.sorted = false;
+      what.mode = mode;
+      expect_equal_by("stop_rows", *gpu, what);
+      ++turn;
+    }
+  }
+}
+
 /// Values of so few bits that more than k columns of many rows have the largest: what such a row writes too much is its
 /// neighbour's, or behind the output.
 TEST(TopKManyStops, OfMoreThanKLargest) {
