@@ -46,8 +46,19 @@ std::int64_t lists_for(std::int64_t rows) {
   return std::min(lists, rows);
 }
 
+/// Of a row on the device: its code and its position.
+std::int64_t coded_bytes(std::int64_t pq_dim, std::int64_t pq_bits) {
+  constexpr std::int64_t kByteBits = 8;
+  return (pq_dim * pq_bits + kByteBits - 1) / kByteBits + kPositionBytes;
+}
 std::int64_t code_bytes(std::int64_t dim, std::int64_t piece_dim) {
-  return (dim + piece_dim - 1) / piece_dim + kPositionBytes;
+  return coded_bytes((dim + piece_dim - 1) / piece_dim, ivf_pq_options{}.pq_bits);
+}
+
+/// What a query reads of `nprobe` mean lists.
+std::int64_t probed_bytes(std::int64_t rows, std::int64_t nlist, std::int64_t nprobe, std::int64_t row_bytes) {
+  const double mean_list = static_cast<double>(rows) / static_cast<double>(nlist);
+  return static_cast<std::int64_t>(static_cast<double>(nprobe) * mean_list * static_cast<double>(row_bytes));
 }
 
 void check_need(const ivf_pq_need& need) {
@@ -72,13 +83,10 @@ void check_need(const ivf_pq_need& need) {
 
 /// See tune_point.
 std::int64_t model_bytes(const ivf_pq_index& index, const ivf_pq_search_options& search) {
-  constexpr std::int64_t kByteBits = 8;
   const ivf_pq_options& options = index.options();
-  const std::int64_t coded = (options.pq_dim * options.pq_bits + kByteBits - 1) / kByteBits + kPositionBytes;
-  const double rows =
-      static_cast<double>(index.rows()) / static_cast<double>(options.nlist) * static_cast<double>(search.nprobe);
   const std::int64_t refined = search.refine_ratio * search.k * options.dim * size_bytes(options.type);
-  return static_cast<std::int64_t>(rows * static_cast<double>(coded)) + refined;
+  return probed_bytes(index.rows(), options.nlist, search.nprobe, coded_bytes(options.pq_dim, options.pq_bits)) +
+         refined;
 }
 
 constexpr int kTimedRuns = 3;
@@ -180,9 +188,8 @@ ivf_pq_suggestion suggest(const ivf_pq_need& need) {
     made.options.rows = fit ? kept_rows::device : kept_rows::host;
     if (fit) made.device_bytes += static_cast<std::int64_t>(rows_bytes);
   }
-  const double mean_list = static_cast<double>(need.rows) / static_cast<double>(made.options.nlist);
-  made.bytes_per_query = static_cast<std::int64_t>(static_cast<double>(made.search.nprobe) * mean_list *
-                                                   static_cast<double>(code_bytes(need.dim, piece_dim)));
+  made.bytes_per_query =
+      probed_bytes(need.rows, made.options.nlist, made.search.nprobe, code_bytes(need.dim, piece_dim));
   made.predicted_qps =
       need.read_bytes_per_second / static_cast<double>(std::max<std::int64_t>(1, made.bytes_per_query));
   return made;

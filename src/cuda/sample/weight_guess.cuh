@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/device/shared_memory.cuh"
 #include "cuda/sample/weight_parts.cuh"
 
 namespace shortlist::cuda::sampling::weighing {
@@ -47,9 +48,7 @@ __device__ __forceinline__ std::uint32_t share_guess(const row_part_of_warp<Stor
   const auto bin_of = [&](float x) {
     return min(static_cast<std::uint32_t>(first - octave_bin(x, steepness)), unused_bin);
   };
-  const auto count = [&](std::uint32_t bin, std::uint32_t tokens) {  // without a branch
-    asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(own_bins + bin * 4), "r"(tokens) : "memory");
-  };
+  const auto count = [&](std::uint32_t bin, std::uint32_t tokens) { add_shared(own_bins + bin * 4, tokens); };
   const std::uint32_t own_bin = bin_of(most);
   count(own_bin, 1);
   const std::uint32_t sampled_from = __reduce_add_sync(kFullWarp, own_bin) * 3 / (4 * kWarp);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cuda/device/block_select.cuh"
+#include "cuda/device/count_from.cuh"
 #include "cuda/top_k/filter_parts.cuh"
 
 namespace shortlist::cuda::filtering {

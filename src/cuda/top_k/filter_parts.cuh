@@ -107,17 +107,6 @@ __device__ __forceinline__ void clear_scratch(filter_scratch& scratch) {
   if (threadIdx.x < 2 * kWarp) scratch.totals[threadIdx.x / kWarp][threadIdx.x % kWarp] = 0;
 }
 
-/// Counts a number that is no less than another, in two instructions.
-__device__ __forceinline__ void count_from(std::uint32_t number, std::uint32_t least, std::uint32_t& count) {
-  asm("{\n"
-      ".reg .pred reaches;\n"
-      "setp.ge.u32 reaches, %1, %2;\n"
-      "@reaches add.u32 %0, %0, 1;\n"
-      "}"
-      : "+r"(count)
-      : "r"(number), "r"(least));
-}
-
 /// Inclusive sum over the lanes.
 __device__ __forceinline__ std::uint32_t lanes_up_to(std::uint32_t value) {
 #pragma unroll

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cuda/device/block_select.cuh"
+#include "cuda/device/count_from.cuh"
 #include "cuda/top_k/long_row.cuh"
 
 namespace shortlist::cuda {
@@ -14,15 +15,6 @@ struct alignas(16) count_room {
   static constexpr int kAtOnce = 2;  // loads of four keys each
   std::uint32_t keys[Threads + 8 * 4 * kAtOnce];
 };
-
-/// Counts a key that is no less than another, in the two instructions that it takes.
-__device__ __forceinline__ void count_if_reached(std::uint32_t key, std::uint32_t least, std::uint32_t& count) {
-  asm("{ .reg .pred reached;\n"
-      "  setp.ge.u32 reached, %1, %2;\n"
-      "  @reached add.u32 %0, %0, 1; }"
-      : "+r"(count)
-      : "r"(key), "r"(least));
-}
 
 /// A thread's two of up to Threads keys, and how many of all reach each. A key that a warp reads from shared memory
 /// takes as long as 32 different ones, so it is compared with two.
@@ -64,10 +56,10 @@ class counted_pairs {
       for (int j = 0; j < kAtOnce; j++) {
 #pragma unroll
         for (int o = 0; o < 2; o++) {
-          count_if_reached(others[j].x, own[o], sums[o][2 * j]);
-          count_if_reached(others[j].y, own[o], sums[o][2 * j + 1]);
-          count_if_reached(others[j].z, own[o], sums[o][2 * j]);
-          count_if_reached(others[j].w, own[o], sums[o][2 * j + 1]);
+          count_from(others[j].x, own[o], sums[o][2 * j]);
+          count_from(others[j].y, own[o], sums[o][2 * j + 1]);
+          count_from(others[j].z, own[o], sums[o][2 * j]);
+          count_from(others[j].w, own[o], sums[o][2 * j + 1]);
         }
       }
     }

@@ -401,7 +401,7 @@ void launch_shape_of(cudaStream_t stream, block_args& args, int multiprocessors)
   if (stop.by_count && stop.max_iter < kListSteps)
     return launch_block_shape<Values, 0, false>(few_steps_kernel<Stored, Values, Threads, Blocks>, stream, args,
                                                 multiprocessors);
-  const bool writes_lists = stop.by_eps || (stop.max_iter >= kListSteps && args.search.k <= kMostOfLists);
+  const bool writes_lists = stop.by_eps || args.search.k <= kMostOfLists;
   launch_block_shape<Values, 0, false>(writes_lists ? stop_rows_kernel<Stored, Values, Threads, Blocks, true>
                                                     : stop_rows_kernel<Stored, Values, Threads, Blocks, false>,
                                        stream, args, multiprocessors);
