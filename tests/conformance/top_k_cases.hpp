@@ -21,9 +21,9 @@ struct named_mode {
   std::optional<int> max_iter;
 };
 inline constexpr named_mode kModes[] = {
-    {"exact", {}, {}},     {"eps_0", 0.0f, {}},   {"eps_1e-4", 1e-4f, {}},
-    {"eps_0.5", 0.5f, {}}, {"max_iter_1", {}, 1}, {"max_iter_4", {}, 4},
-    {"max_iter_7", {}, 7}, {"max_iter_8", {}, 8}, {"max_iter_64", {}, 64},
+    {"exact", {}, {}},         {"eps_0", 0.0f, {}},   {"eps_1e-4", 1e-4f, {}}, {"eps_1e-2", 1e-2f, {}},
+    {"eps_2^-7", 0x1p-7f, {}}, {"eps_0.5", 0.5f, {}}, {"max_iter_1", {}, 1},   {"max_iter_3", {}, 3},
+    {"max_iter_4", {}, 4},     {"max_iter_7", {}, 7}, {"max_iter_8", {}, 8},   {"max_iter_64", {}, 64},
 };
 
 struct named_outputs {

@@ -244,13 +244,38 @@ TEST(TopKManyStops, OfValuesBesideMidpoints) {
   }
 }
 
+/// An eps of few halvings: every distribution in shapes of all kernels of short rows; widths that a bracket has, too.
+TEST(TopKManyStops, OfAWideEps) {
+  constexpr std::int64_t kCols[] = {40,  64,  128, 192, 200,   256,   260,   384,
+                                    500, 512, 764, 768, 1'024, 1'300, 1'536, 2'048};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::string_view mode : {"eps_1e-2", "eps_2^-7", "eps_0.5", "eps_1e-2"}) {
+    for (const std::string_view distribution : row_distributions()) {
+      const std::int64_t cols = kCols[turn % std::size(kCols)];
+      const std::int64_t kKs[] = {cols / 8, 1, cols / 3, 2, cols - 1};
+      const top_k_case what{.rows = turn % 7 == 0 ? 20'003 : 3'000,
+                            .cols = cols,
+                            .k = kKs[turn / 3 % std::size(kKs)],
+                            .order = turn % 2 == 0 ? order::smallest : order::largest,
+                            .mode = mode,
+                            .outputs = "values+i32",
+                            .distribution = distribution,
+                            .seed = turn++};
+      expect_equal_by("warp_rows", *gpu, what);
+    }
+  }
+}
+
 /// So many rows that a warp searches several of them in step.
 TEST(TopKManyStops, OfSeveralRowsInStep) {
   const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
-  constexpr std::string_view kSearched[] = {"eps_0", "eps_1e-4", "max_iter_4", "max_iter_8", "eps_1e-4", "eps_1e-4"};
-  constexpr std::string_view kDistributions[] = {"normal",           "ties_90",      "changing",
-                                                 "nan_in_tenth_row", "apart_by_eps", "apart_by_eps"};
+  constexpr std::string_view kSearched[] = {"eps_0",    "eps_1e-4", "max_iter_4", "max_iter_8",
+                                            "eps_1e-4", "eps_1e-4", "eps_1e-2"};
+  constexpr std::string_view kDistributions[] = {"normal",       "ties_90",      "changing", "nan_in_tenth_row",
+                                                 "apart_by_eps", "apart_by_eps", "changing"};
   for (std::size_t i = 0; i < std::size(kSearched); ++i) {
     const top_k_case what{.type = value_type::f32,
                           .rows = 270'000,

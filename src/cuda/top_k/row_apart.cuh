@@ -11,13 +11,6 @@
 
 namespace shortlist::cuda {
 
-/// The columns that a thread has chosen of a row.
-template <class Bits>
-struct row_choice {
-  Bits chosen;  // in the order of columns
-  int place;    // of the first, among the row's
-};
-
 /// What is known of rows that were searched exactly.
 struct rows_apart {
   row_shape shape;

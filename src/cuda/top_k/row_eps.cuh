@@ -7,7 +7,7 @@
 //
 // Limit: as in warp_rows_kernel.cuh; measured share: docs/kernels.md. History, 2^20 x 256, k 32, eps 1e-6, 1e-4 and
 // 1e-2: every midpoint counted 0.54, 0.52 and 0.57 ms -> the border by levels 0.51, 0.51 and 0.54 -> gaps 0.326, 0.341
-// and 0.559. The exact search: 0.320.
+// and 0.559; the last by cells 0.376 (row_wide_eps.cuh). The exact search: 0.320.
 #pragma once
 
 #include "cuda/top_k/row_apart.cuh"

@@ -30,17 +30,26 @@ __device__ __forceinline__ void transpose_bits(std::uint32_t (&words)[8]) {
 #pragma unroll
   for (int j = 0; j < 8; j += 2) exchange_bits<1>(words[j], words[j + 1]);
 }
+/// The same of bits 4 to 7 alone, which become words 0 to 3.
+__device__ __forceinline__ void transpose_upper_bits(std::uint32_t (&words)[8]) {
+#pragma unroll
+  for (int j = 0; j < 4; j++) words[j] = select_bits<0x0F0F0F0Fu>(words[j] >> 4, words[j + 4]);
+#pragma unroll
+  for (int j = 0; j < 2; j++) exchange_bits<2>(words[j], words[j + 2]);
+#pragma unroll
+  for (int j = 0; j < 4; j += 2) exchange_bits<1>(words[j], words[j + 1]);
+}
 
 /// The levels of a thread's values, a plane for each of their bits: bit v of word w is of value 32 w + v.
 template <int Values, int Bits>
 struct level_planes {
   static constexpr int kWords = (Values + 31) / 32;
   std::uint32_t planes[kWords][Bits];
-  static_assert(Bits == 8 || Bits == 10);
 
   level_planes() = default;
   /// @param levels two a word, in the order of values
   __device__ __forceinline__ explicit level_planes(const std::uint32_t (&levels)[Values / 2]) {
+    static_assert(Bits == 8 || Bits == 10);
 #pragma unroll
     for (int w = 0; w < kWords; w++) {
       std::uint32_t words[8];
@@ -55,6 +64,12 @@ struct level_planes {
                                                         std::uint32_t (&words)[8]) {
     gather_bytes(levels, w, byte, words);
     transpose_bits(words);
+  }
+  /// Those of its bits 4 to 7 alone, as words 0 to 3.
+  static __device__ __forceinline__ void planes_of_upper_bits(const std::uint32_t (&levels)[Values / 2], int w,
+                                                              int byte, std::uint32_t (&words)[8]) {
+    gather_bytes(levels, w, byte, words);
+    transpose_upper_bits(words);
   }
 
   /// The largest level of those marked.

@@ -32,6 +32,13 @@ __device__ __noinline__ float2 moments_of(Group group, staged_row<typename Share
   return moments;
 }
 
+/// The columns that a thread has chosen of a row.
+template <class Bits>
+struct row_choice {
+  Bits chosen;  // in the order of columns
+  int place;    // of the first, among the row's
+};
+
 /// The first `quota` of the marked columns; marks are ascending.
 template <class Bits>
 __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {

@@ -165,6 +165,16 @@ class float_ends {
   unsigned most_bits_ = 0;
   unsigned least_bits_ = 0;
 };
+/// A row's extremes, the largest first.
+struct row_ends {
+  float least;
+  float most;
+  bool odd;  // there is NaN or an infinity
+};
+__device__ __forceinline__ row_ends ends_of(const float_ends& ends, bool negated) {
+  return {negated ? -ends.most() : ends.least(), negated ? -ends.least() : ends.most(), ends.odd()};
+}
+
 /// The least of `least` and the bits of values.
 template <int Count>
 __device__ __forceinline__ std::uint32_t least_bits_of(const float (&values)[Count], std::uint32_t least) {
@@ -175,19 +185,23 @@ __device__ __forceinline__ std::uint32_t least_bits_of(const float (&values)[Cou
   return least;
 }
 
-/// Where a thread reads its units of any row: bytes from its first column.
-/// @tparam Keeps16 16 units' places are kept in registers, too; where these are short, that costs more than it saves.
+/// Where a thread reads its units of any row: bytes from its first column. Eight threads read 128 bytes at once, which
+/// lie in other banks each if they begin with another unit wherever the same banks would come again: groups of units
+/// are read in turned order, the same for each group, so that a few places serve all of them.
+/// @tparam Keeps16 the places of 16 units, too, are kept in registers; where these are short, that costs more than it
+/// saves.
 template <class Stored, int Values, bool Keeps16 = false>
 class unit_places {
  public:
   static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
   static constexpr unsigned kUnits = Values / kUnit;
-  static constexpr unsigned kApart = 128 / std::gcd(Values * static_cast<unsigned>(sizeof(Stored)), 128u);
-  static constexpr bool kKept =
-      kUnits == 4 || kUnits == 8 || (kUnits == 16 && Keeps16);  // half: the others differ in a bit
+  static constexpr unsigned kTogether = 8;  // threads
+  static constexpr unsigned kGroup = std::gcd(kUnits, kTogether);
+  static constexpr unsigned kApart = kTogether / kGroup;  // after so many threads come the same banks again
+  static constexpr bool kKept = kUnits < 16 || Keeps16;
+  static constexpr unsigned kHalved = kUnits == 8 ? 2 : 1;  // half are kept: the others differ in a bit
 
-  __device__ __forceinline__ explicit unit_places(int rank)
-      : turn_(static_cast<unsigned>(rank) / kApart % kUnits) {  // after so many threads come the same banks again
+  __device__ __forceinline__ explicit unit_places(int rank) : turn_(static_cast<unsigned>(rank) / kApart % kGroup) {
     work_out();
   }
   /// Works them out anew: behind a call, during which they then take no registers.
@@ -197,36 +211,36 @@ class unit_places {
   }
   __device__ __forceinline__ unsigned turn() const { return turn_; }
   /// Which of a thread's units, in the order of columns, it reads as its i-th.
-  __device__ __forceinline__ unsigned number(unsigned i) const { return number_from(turn_, i); }
-  __device__ __forceinline__ int bytes(unsigned i) const {
+  __device__ __forceinline__ unsigned number(unsigned i) const { return number(i, turn_); }
+  __device__ __forceinline__ int bytes(unsigned i) const { return bytes(i, turn_); }
+  /// @param turn own or, where places are not kept, a copy of turn() for a row: what follows from it is worked out anew
+  __device__ __forceinline__ int bytes(unsigned i, unsigned turn) const {
+    constexpr unsigned kEach = kGroup / kHalved;
     if constexpr (kKept) {
-      return bytes_[i % (kUnits / 2)] ^ static_cast<int>(i / (kUnits / 2) * (kUnits / 2) * 16);
+      const int first = bytes_[i % kEach] ^ static_cast<int>(i % kGroup / kEach * kEach * 16);
+      return first + static_cast<int>(i / kGroup * kGroup * 16);
     } else {
-      unsigned turn = turn_;
-      asm volatile("" : "+r"(turn));  // else all of them are kept, in local memory
-      return static_cast<int>(number_from(turn, i) * 16);
+      return static_cast<int>(number(i % kGroup, turn) * 16 + i / kGroup * kGroup * 16);
     }
   }
 
  private:
-  static __device__ __forceinline__ unsigned number_from(unsigned turn, unsigned i) {
-    const unsigned at = i + turn;
-    if constexpr ((kUnits & (kUnits - 1)) == 0) return at & (kUnits - 1);
-    return at < kUnits ? at : at - kUnits;
+  static __device__ __forceinline__ unsigned number(unsigned i, unsigned turn) {
+    return i / kGroup * kGroup + (i + turn) % kGroup;
   }
 
   __device__ __forceinline__ void work_out() {
     if constexpr (kKept) {
 #pragma unroll
-      for (unsigned i = 0; i < kUnits / 2; i++) {
+      for (unsigned i = 0; i < kGroup / kHalved; i++) {
         bytes_[i] = static_cast<int>(number(i) * 16);
-        asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
+        if (kGroup > 1) asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
       }
     }
   }
 
   unsigned turn_;
-  int bytes_[kKept ? kUnits / 2 : 1];
+  int bytes_[kKept ? kGroup / kHalved : 1];
 };
 
 /// A thread's columns of a row.
@@ -247,8 +261,9 @@ class row_share {
   static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
 
   __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank, const places& units)
-      : row_(row), units_(units), first_(rank * Values - row.lead), rank_(rank) {
+      : row_(row), units_(units), turn_(units.turn()), first_(rank * Values - row.lead), rank_(rank) {
     if constexpr (Lanes > 0) wrapped_ = row.wraps && rank == 0 ? row.lead : 0;
+    if constexpr (!places::kKept) asm volatile("" : "+r"(turn_));  // else all places are kept, in local memory
   }
 
   /// May be negative: the columns that are not there, before or behind the row, are never marked.
@@ -479,7 +494,7 @@ class row_share {
     float_ends ends;
     visit_raw([&](unsigned, const float(&values)[kUnit]) { ends.add(values); });
     ends.join(group);
-    if (!ends.have_both_signs()) {
+    if (!group.all(ends.have_both_signs())) {
       std::uint32_t least = ~0u;
       visit_raw([&](unsigned, const float(&values)[kUnit]) { least = least_bits_of(values, least); });
       ends.add_least_bits(~group.largest(~least));
@@ -565,20 +580,44 @@ class row_share {
  private:
   static constexpr int kHeld = Values * Lanes;
   // Where the last thread reads its last unit, in the order of reading.
-  static constexpr unsigned kLastTurn = Lanes > 0 ? (Lanes - 1) / places::kApart % kUnits : 0;
+  static constexpr unsigned kLastTurn = Lanes > 0 ? (Lanes - 1) / places::kApart % places::kGroup : 0;
   static constexpr unsigned kLastUnit = kUnits - 1 - kLastTurn;
 
+  /// Marks of every group of units, so many units on; those of the last ones come first.
   static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
-    if constexpr (Values == 32) {
-      return __funnelshift_l(marks, marks, kUnit * units);
+    if constexpr (places::kGroup > 1) {
+      std::uint32_t words[(Values + 31) / 32];
+#pragma unroll
+      for (int w = 0; w < (Values + 31) / 32; w++) words[w] = static_cast<std::uint32_t>(marks >> (32 * w));
+      turn_words(words, kUnit * units);
+      return joined_words<bits>(words);
+    }
+    return marks;
+  }
+  template <int Words>
+  static __device__ __forceinline__ void turn_words(std::uint32_t (&words)[Words], unsigned by) {
+    constexpr unsigned kBits = places::kGroup * kUnit;  // of a group
+    if constexpr (kBits == 64) {
+#pragma unroll
+      for (int w = 0; w < Words; w += 2) {
+        const std::uint32_t low = by < 32 ? words[w] : words[w + 1];
+        const std::uint32_t high = by < 32 ? words[w + 1] : words[w];
+        words[w] = __funnelshift_l(high, low, by);
+        words[w + 1] = __funnelshift_l(low, high, by);
+      }
+    } else if constexpr (kBits == 32) {
+#pragma unroll
+      for (std::uint32_t& word : words) word = __funnelshift_l(word, word, by);
     } else {
-      if (units == 0) return marks;
-      return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
+      constexpr std::uint32_t kEach = kBits == 16 ? 0x00010001u : 0x01010101u;
+      const std::uint32_t first = ((1u << by) - 1) * kEach;  // where the last ones go
+#pragma unroll
+      for (std::uint32_t& word : words) word = (word >> (kBits - by) & first) | (word << by & ~first);
     }
   }
   /// Marks in the order of reading, of ascending ones.
   __device__ __forceinline__ bits as_read(bits marks) const {
-    return turned(marks, units_.turn() == 0 ? 0 : kUnits - units_.turn());
+    return turned(marks, (places::kGroup - units_.turn()) % places::kGroup);
   }
   __device__ __forceinline__ bool wraps() const { return Lanes > 0 && row_.wraps; }
   __device__ __forceinline__ bool whole() const {
@@ -590,7 +629,7 @@ class row_share {
   }
   __device__ __forceinline__ uint4 unit(unsigned i) const {
     constexpr int kSize = static_cast<int>(sizeof(Stored));
-    const unsigned char* from = row_.bytes + first_ * kSize + units_.bytes(i);
+    const unsigned char* from = row_.bytes + first_ * kSize + units_.bytes(i, turn_);
     const uint4 own = *reinterpret_cast<const uint4*>(from);
     if (Lanes == 0 || i > 0 || !row_.wraps) return own;  // the first thread begins with its first unit
     const uint4 last = *reinterpret_cast<const uint4*>(from + (wrapped_ > 0 ? kHeld * kSize : 0));
@@ -656,6 +695,7 @@ class row_share {
 
   const staged_row<Stored>& row_;
   const places& units_;
+  unsigned turn_;
   int first_;
   int rank_;
   int wrapped_ = 0;  // columns of the row's end that the thread holds before its first ones

@@ -118,7 +118,7 @@ class stop_values {
   static_assert(kValues <= 64);
   using bits = typename Share::bits;
 
-  __device__ __forceinline__ explicit stop_values(const Share& share) : share_(share), there_(share.present()) {
+  __device__ __forceinline__ explicit stop_values(const Share& share) : share_(share), there_(share.there()) {
     if constexpr (Held) share.read_values(values_);
   }
   __device__ __forceinline__ bits there() const { return there_; }
@@ -147,7 +147,7 @@ class stop_values {
   __device__ __forceinline__ void map(std::uint32_t (&numbers)[kValues / 2], const cell_map& map) const {
     static_assert(Held);
 #pragma unroll
-    for (int v = 0; v < kValues; v += 2) numbers[v / 2] = map.numbers(values_[Held ? v : 0], values_[Held ? v + 1 : 0]);
+    for (int v = 0; v < kValues; v += 2) numbers[v / 2] = map.levels(values_[Held ? v : 0], values_[Held ? v + 1 : 0]);
   }
   /// Marks those that are no less.
   __device__ __forceinline__ bits reaching(float from) const {
@@ -342,6 +342,19 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
   const float upper = ends.most();
   const bool takes_all = row.count <= plan.k;
   settled = takes_all || !ends.odd();
+  bits marks = values.there();  // those that reach `marked`
+  bool open = settled && !takes_all;
+  bool proved = false;
+  if constexpr (kByLevels) {
+    if (group.all(!open)) return {marks, 0, true};
+    if (!stop.by_eps && stop.max_iter <= kMostHalvings) {
+      bits reaching = 0;
+      proved = mark_by_cells(group, values, plan.k, stop.max_iter, lower, upper, open, reaching) && open;
+      if (proved) marks = reaching;
+      open = open && !proved;
+      if (group.all(!open)) return {marks, 0, !proved};
+    }
+  }
   const bool fits = takes_all || (isfinite(__fadd_rn(lower, lower)) && isfinite(__fadd_rn(upper, upper)));
   const stop_path path{lower, upper, __fmul_rn(stop.eps, fabsf(upper)), group.all(fits)};
   const float deviation = (upper - lower) * plan.each_span;
@@ -358,20 +371,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_stopped_row(
     return __fmaf_rn(fminf(high, upper) - low, (over + 0.5f) * near_reciprocal(over - under + 1.0f), low);
   };
   float at = guess.trust > 0.0f ? guess.at : by_extremes;
-  bits marks = values.there();  // those that reach `marked`
   float marked = lower;
-  bool open = settled && !takes_all;
-  bool proved = false;
-  if constexpr (kByLevels) {
-    if (group.all(!open)) return {marks, 0, true};
-    if (!stop.by_eps && stop.max_iter <= kMostHalvings) {
-      bits reaching = 0;
-      proved = mark_by_cells(group, values, plan.k, stop.max_iter, lower, upper, open, reaching) && open;
-      if (proved) marks = reaching;
-      open = open && !proved;
-      if (group.all(!open)) return {marks, 0, !proved};
-    }
-  }
   const auto learn_range = [&](const number_range& range) {
     if (range.low > low) {
       low = range.low;

@@ -35,15 +35,6 @@ constexpr int kListSteps = 6;
 constexpr int kMostOfLists = 128;  // k
 constexpr int kGuesses = 2;        // of a path
 
-struct row_ends {
-  float least;
-  float most;
-  bool odd;  // there is NaN or an infinity
-};
-__device__ __forceinline__ row_ends ends_of(const float_ends& ends, bool negated) {
-  return {negated ? -ends.most() : ends.least(), negated ? -ends.least() : ends.most(), ends.odd()};
-}
-
 /// What a row's first pass tells all threads.
 struct row_summary {
   row_ends ends;

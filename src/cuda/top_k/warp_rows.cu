@@ -1,4 +1,4 @@
-// Row-wise top k of short rows: the kinds of the kernel that write by ascending column, but that of an eps.
+// Row-wise top k of short rows: the kinds of the kernel that write by ascending column, but those of an eps.
 #include "cuda/top_k/block_rows.hpp"
 #include "cuda/top_k/warp_rows.hpp"
 #include "cuda/top_k/warp_rows_kernel.cuh"
@@ -10,10 +10,11 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   using kind = warp_rows_kind;
   warp_args args = warp_args_of(request);
   const kind of_request = kind_of(args);
-  const std::int64_t most = of_request == kind::early ? core::kWarpRowsMaxWholeCols : core::kWarpRowsMaxCols;
+  const std::int64_t most = has_cells(of_request) ? core::kWarpRowsMaxWholeCols : core::kWarpRowsMaxCols;
   if (request.matrix.cols > most && !is_plain(of_request))  // ragged rows, or k of all columns
     return launch_block_rows(stream, request, multiprocessors);
-  if (of_request == kind::eps) return launch_eps_warp_rows(stream, args, multiprocessors);
+  if (of_request == kind::eps || of_request == kind::wide_eps)
+    return launch_eps_warp_rows(stream, args, of_request, multiprocessors);
   if (most_sorted(of_request) > 0) return launch_sorted_warp_rows(stream, args, of_request, multiprocessors);
   by_stored_type(request.matrix.type, [&](auto value) {
     using stored = decltype(value);

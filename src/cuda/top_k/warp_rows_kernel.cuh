@@ -6,10 +6,11 @@
 // before were, and a few counts are enough.
 //
 // Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; rows like those before: row_levels.cuh; early
-// stops: row_stop.cuh; an eps: row_eps.cuh) -> choose and write (row_output.cuh). fp32 rows of more than 1,024 columns
-// list the few that may be among the best, and search these (row_candidates.cuh); so do sorted ones of 16 bits, where k
-// is small. Rows that 16-bit numbers do not settle are searched one at a time by the whole warp. Ragged rows are copied
-// by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// stops: row_stop.cuh; an eps: row_eps.cuh, a wide one: row_wide_eps.cuh) -> choose and write (row_output.cuh). fp32
+// rows of more than 1,024 columns list the few that may be among the best, and search these (row_candidates.cuh); so do
+// sorted ones of 16 bits, where k is small. Rows that 16-bit numbers do not settle are searched one at a time by the
+// whole warp. Ragged rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth.
+// Measured share: docs/kernels.md.
 //
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
@@ -25,7 +26,8 @@
 // for eight rows; on an H100 2^20 x 256, k 32, sorted 0.34 -> 0.26, 2^20 x 128, k 16, 0.17 -> 0.13. bf16, 65,536 x
 // 1536, k 96: lists 0.110 -> levels in 24 warps 0.081; 65,536 x 4096, k 256, a block a row 0.307 -> a warp, 128 values
 // a lane, 0.180; 262,144 x 640, k 64, from anywhere, on an H100: 96 values a lane 0.190 -> 80 0.165; 65,536 x 2049, k
-// 128: NaN for what is not there 0.155 -> marks of what is 0.137.
+// 128: NaN for what is not there 0.155 -> marks of what is 0.137. 262,144 x 768, k 32, 90 % ties: places of 12 units
+// worked out for every row 0.323 -> four of them kept 0.289.
 #pragma once
 
 #include <algorithm>
@@ -45,11 +47,13 @@
 #include "cuda/top_k/row_search.cuh"
 #include "cuda/top_k/row_stage.cuh"
 #include "cuda/top_k/row_stop.cuh"
+#include "cuda/top_k/row_wide_eps.cuh"
 
 namespace shortlist::cuda {
 
 constexpr std::int64_t kQueueBytes = (sizeof(row_queue<false>) + 127) / 128 * 128;
-constexpr int kListedShare = 4;  // see candidate_plan_of
+constexpr int kListedShare = 4;      // see candidate_plan_of
+constexpr float kWideEps = 0x1p-8f;  // from here on, rows about 0 need no more than kEpsHalvings
 
 struct warp_args {
   core::top_k_request request;
@@ -73,6 +77,7 @@ enum class warp_rows_kind : std::uint8_t {
   plain,   // as packed, of rows that begin anywhere
   plain_sorted,  // the same, best first
   eps,           // as packed, with an eps: searched exactly, and then looked at
+  wide_eps,      // the same, of fp32, with an eps of few halvings
   early,         // as packed, with no more than so many steps, or any k
   any
 };
@@ -83,7 +88,11 @@ constexpr bool is_exact(warp_rows_kind kind) { return kind <= warp_rows_kind::pl
 constexpr bool is_plain(warp_rows_kind kind) { return is_exact(kind) || kind == warp_rows_kind::eps; }
 /// Of whole rows behind each other, at multiples of 16 bytes.
 constexpr bool is_packed(warp_rows_kind kind) {
-  return kind <= warp_rows_kind::sorted || kind == warp_rows_kind::eps || kind == warp_rows_kind::early;
+  return kind <= warp_rows_kind::sorted || (kind >= warp_rows_kind::eps && kind <= warp_rows_kind::early);
+}
+/// Searched by cells.
+constexpr bool has_cells(warp_rows_kind kind) {
+  return kind == warp_rows_kind::wide_eps || kind == warp_rows_kind::early;
 }
 
 /// Rows whose candidates are listed: of fewer columns a lane, the counts that a list saves are too short. 16-bit rows
@@ -103,11 +112,11 @@ constexpr int most_warps() {
   if (kLists<Stored, Values, Lanes, Kind>) return kWide ? 16 : 20;
   if (Values > 64) return Values == 96 || (Values == 80 && Lanes > 8) ? 20 : 16;
   if (Values == 64 && kWide) return is_plain(Kind) ? 16 : 12;
-  if (Values == 64 && Kind == warp_rows_kind::early) return 12;
+  if (Values == 64 && has_cells(Kind)) return 12;
   if (Values == 48 && kWide) return Lanes == 4 ? 20 : 16;
   if (Values == 48 && !is_plain(Kind)) return 16;
   if (Values >= 24 && kWide) return 20;
-  return Kind >= warp_rows_kind::early || (Values == 32 && Lanes == 16) ? 20 : 24;
+  return Kind >= warp_rows_kind::wide_eps || (Values == 32 && Lanes == 16) ? 20 : 24;
 }
 
 /// Entries of a lane that are sorted in registers: more where sorted rows are the common ones, for each takes room in
@@ -224,6 +233,14 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
         }
       }
     }
+    using choice_type = row_choice<typename share_type::bits>;
+    const auto search_others = [&](bool settled, const choice_type& before) {
+      if constexpr (kKnowsApart<Values, Lanes>) {
+        return choose_exactly<share_type, Lanes>(args.search, row, settled, before, apart);
+      } else {
+        return search_exactly<share_type, Lanes>(args.search, row, settled, before, nullptr);
+      }
+    };
     const auto choose_by_search = [&](typename share_type::bits& chosen, int& place) {
       bool settled = false;
       row_marks<typename share_type::bits> marks;
@@ -250,12 +267,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
       }
       if constexpr (Kind == warp_rows_kind::early) {
         if (!group.all(settled)) {
-          row_choice<typename share_type::bits> exact{chosen, place};
-          if constexpr (kKnowsApart<Values, Lanes>) {
-            exact = choose_exactly<share_type, Lanes>(args.search, row, settled, exact, apart);
-          } else {
-            exact = search_exactly<share_type, Lanes>(args.search, row, settled, exact, nullptr);
-          }
+          const choice_type exact = search_others(settled, {chosen, place});
           chosen = exact.chosen;
           place = exact.place;
           units.renew();  // kept during the call, they would be read from memory for every row
@@ -268,7 +280,20 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     std::conditional_t<Kind == warp_rows_kind::eps, eps_gap, no_gap> gap;
     if constexpr (kHasLevels<Stored, Values, Lanes, Kind>)
       found = trials.choose(group, args.search, row, share, turn == 0, shape, chosen, place, gap);
-    if (!found) choose_by_search(chosen, place);
+    if constexpr (Kind == warp_rows_kind::wide_eps) {
+      auto [choice, settled, odd] = choose_by_cells(group, args.search, row, share);
+      if (!group.all(settled)) {
+        choice = search_others(settled, choice);
+        settled = settled || odd;
+        if (!group.all(settled))
+          choice = choose_by_eps<share_type, Lanes>(args.search, row, settled, choice, 0.0f, false);
+        units.renew();
+      }
+      chosen = choice.chosen;
+      place = choice.place;
+    } else if (!found) {
+      choose_by_search(chosen, place);
+    }
     if constexpr (Kind == warp_rows_kind::eps) {
       if (!group.all(found && gap.wide)) {
         const auto choice =
@@ -306,7 +331,7 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 std::int64_t waiting_shares(std::int64_t warps, std::int64_t share_bytes) {
   constexpr std::int64_t kOnTheirWay = 32 * 1024;  // bytes
   if (is_plain(Kind) && sizeof(Stored) == 2) return warps / 2;
-  constexpr bool kWaitsForMemory = Kind == warp_rows_kind::early || kHasLevels<Stored, Values, Lanes, Kind>;
+  constexpr bool kWaitsForMemory = has_cells(Kind) || kHasLevels<Stored, Values, Lanes, Kind>;
   return kWaitsForMemory ? std::min(warps, kOnTheirWay / share_bytes) : warps;
 }
 
@@ -374,7 +399,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
   } else {
     constexpr int kFewEntries = 128;  // of more, the shared memory takes the place of other warps
     // An early stop's few rows take fewer turns by four a warp, though that leaves room for fewer warps.
-    const int few_of_512 = Kind == warp_rows_kind::early && args.request.matrix.rows < kManyRows ? kFewEntries : 96;
+    const int few_of_512 = has_cells(Kind) && args.request.matrix.rows < kManyRows ? kFewEntries : 96;
     constexpr int kFewOf768 = kPlain ? 96 : kFewEntries;
     if constexpr (kSimple) {  // eight rows a warp, where they are enough
       constexpr std::int64_t kSomeRows = 1 << 14;
@@ -385,7 +410,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
         if (columns <= 192 && enough(kRowsOf48))
           return launch_warp_rows_of<Stored, 48, 4, Kind>(stream, args, multiprocessors);
       constexpr bool kOneByLevels = Kind == warp_rows_kind::packed || Kind == warp_rows_kind::eps;
-      if constexpr (!kOneByLevels && (Kind != warp_rows_kind::early || sizeof(Stored) == 2))
+      if constexpr (!kOneByLevels && (!has_cells(Kind) || sizeof(Stored) == 2))
         if (columns <= 256 && enough(kRowsOf64))
           return launch_warp_rows_of<Stored, 64, 4, Kind>(stream, args, multiprocessors);
     }
@@ -410,7 +435,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
     if (columns > 2560) return launch_warp_rows_of<Stored, 96, 32, Kind>(stream, args, multiprocessors);
     if (columns > 2048) return launch_warp_rows_of<Stored, 80, 32, Kind>(stream, args, multiprocessors);
   }
-  if constexpr (kPlain || Kind == warp_rows_kind::early)
+  if constexpr (kPlain || has_cells(Kind))
     if (columns > core::kWarpRowsMaxCols)
       return launch_warp_rows_of<Stored, 64, 32, Kind>(stream, args, multiprocessors);
   launch_warp_rows_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
@@ -424,7 +449,11 @@ inline warp_rows_kind kind_of(const warp_args& args) {
   const bool sorts = args.output.sort_size > 1;
   if (args.stage.mode == stage_mode::by_threads || args.output.out.mask || (!exact && (sorts || !packed)))
     return kind::any;
-  if (args.search.stop.by_eps) return args.search.k < args.request.matrix.cols ? kind::eps : kind::any;
+  if (args.search.stop.by_eps) {
+    if (args.search.k >= args.request.matrix.cols) return kind::any;
+    const bool is_wide = args.request.matrix.type == value_type::f32 && args.search.stop.eps >= kWideEps;
+    return is_wide ? kind::wide_eps : kind::eps;
+  }
   if (!exact) return kind::early;
   if (packed) return sorts ? kind::sorted : kind::packed;
   return sorts ? kind::plain_sorted : kind::plain;
