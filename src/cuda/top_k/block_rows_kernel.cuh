@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   constexpr bool kPlain = Kind != block_rows_kind::any;
   constexpr bool kLists = Kind == block_rows_kind::listed || Kind == block_rows_kind::sorted;
   constexpr bool kSorts = Kind == block_rows_kind::sorted || Kind == block_rows_kind::any;
-  constexpr bool kKeeps16 = !kPlain;  // 65,536 x 8192, k 512, lists: 0.659 ms with them kept, 0.575 without
+  constexpr bool kKeeps = !kPlain;  // 65,536 x 8192, k 512, lists: 0.659 ms with them kept, 0.575 without
   static_assert(Threads <= block_group::kMostWarps * kWarp && sizeof(block_group::memory) + 16 <= kStartBytes);
   const core::top_k_request& request = args.request;
   auto* barrier = reinterpret_cast<std::uint64_t*>(dynamic_shared());
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
       args.stage.fetch_row(blockIdx.x + gridDim.x, slots + args.stage_bytes, barrier + 1);
   }
   __syncthreads();
-  using share_type = row_share<Stored, Values, kKeeps16>;
+  using share_type = row_share<Stored, Values, kKeeps>;
   const typename share_type::places units(group.rank());
   row_shape shape{.border = args.search.deviations};
   stop_guess guess{.deviations = args.search.deviations};

@@ -188,17 +188,19 @@ __device__ __forceinline__ std::uint32_t least_bits_of(const float (&values)[Cou
 /// Where a thread reads its units of any row: bytes from its first column. Eight threads read 128 bytes at once, which
 /// lie in other banks each if they begin with another unit wherever the same banks would come again: groups of units
 /// are read in turned order, the same for each group, so that a few places serve all of them.
-/// @tparam Keeps16 the places of 16 units, too, are kept in registers; where these are short, that costs more than it
-/// saves.
-template <class Stored, int Values, bool Keeps16 = false>
+/// @tparam Keeps the places of more than 8 units, too, are kept in registers; where these are short, that costs more
+/// than it saves.
+template <class Stored, int Values, bool Keeps = false>
 class unit_places {
  public:
   static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
   static constexpr unsigned kUnits = Values / kUnit;
   static constexpr unsigned kTogether = 8;  // threads
-  static constexpr unsigned kGroup = std::gcd(kUnits, kTogether);
-  static constexpr unsigned kApart = kTogether / kGroup;  // after so many threads come the same banks again
-  static constexpr bool kKept = kUnits < 16 || Keeps16;
+  static constexpr unsigned kEven = std::gcd(kUnits, kTogether);
+  static constexpr unsigned kApart = kTogether / kEven;  // after so many threads come the same banks again
+  static constexpr bool kKept = kUnits <= 8 || Keeps;
+  static constexpr bool kOneByOne = !kKept && kEven < kTogether;  // worked out for each use, so that less is spilled
+  static constexpr unsigned kGroup = kOneByOne ? kUnits : kEven;
   static constexpr unsigned kHalved = kUnits == 8 ? 2 : 1;  // half are kept: the others differ in a bit
 
   __device__ __forceinline__ explicit unit_places(int rank) : turn_(static_cast<unsigned>(rank) / kApart % kGroup) {
@@ -210,23 +212,42 @@ class unit_places {
     work_out();
   }
   __device__ __forceinline__ unsigned turn() const { return turn_; }
+  /// With turn(), once round.
+  __device__ __forceinline__ unsigned turn_back() const {
+    if constexpr (kOneByOne) {
+      return turn_ == 0 ? 0 : kGroup - turn_;
+    } else {
+      return (kGroup - turn_) % kGroup;
+    }
+  }
   /// Which of a thread's units, in the order of columns, it reads as its i-th.
   __device__ __forceinline__ unsigned number(unsigned i) const { return number(i, turn_); }
-  __device__ __forceinline__ int bytes(unsigned i) const { return bytes(i, turn_); }
-  /// @param turn own or, where places are not kept, a copy of turn() for a row: what follows from it is worked out anew
-  __device__ __forceinline__ int bytes(unsigned i, unsigned turn) const {
-    constexpr unsigned kEach = kGroup / kHalved;
+  __device__ __forceinline__ int bytes(unsigned i) const {
     if constexpr (kKept) {
+      constexpr unsigned kEach = kGroup / kHalved;
       const int first = bytes_[i % kEach] ^ static_cast<int>(i % kGroup / kEach * kEach * 16);
       return first + static_cast<int>(i / kGroup * kGroup * 16);
+    } else if constexpr (kOneByOne) {
+      unsigned turn = turn_;
+      asm volatile("" : "+r"(turn));  // else all of them are kept, in local memory
+      return static_cast<int>(number(i, turn) * 16);
     } else {
-      return static_cast<int>(number(i % kGroup, turn) * 16 + i / kGroup * kGroup * 16);
+      return bytes_from(turn_, i);
     }
+  }
+  /// @param turn turn(), or a copy of it: what follows from it is worked out anew for each copy
+  static __device__ __forceinline__ int bytes_from(unsigned turn, unsigned i) {
+    return static_cast<int>(number(i % kGroup, turn) * 16 + i / kGroup * kGroup * 16);
   }
 
  private:
   static __device__ __forceinline__ unsigned number(unsigned i, unsigned turn) {
-    return i / kGroup * kGroup + (i + turn) % kGroup;
+    const unsigned at = i + turn;
+    if constexpr (kOneByOne) {
+      return at < kUnits ? at : at - kUnits;
+    } else {
+      return i / kGroup * kGroup + at % kGroup;
+    }
   }
 
   __device__ __forceinline__ void work_out() {
@@ -247,12 +268,12 @@ class unit_places {
 /// @tparam Lanes of a group that holds a row: columns that these have no room for, behind a lead, are read in its
 /// place. 0: there is room.
 /// @tparam WholeUnits rows begin and end with a unit.
-template <class Stored, int Values, bool Keeps16 = false, int Lanes = 0, bool WholeUnits = false>
+template <class Stored, int Values, bool Keeps = false, int Lanes = 0, bool WholeUnits = false>
 class row_share {
  public:
   using stored = Stored;
   using bits = mark_bits<Values>;
-  using places = unit_places<Stored, Values, Keeps16>;
+  using places = unit_places<Stored, Values, Keeps>;
   static constexpr unsigned kUnit = places::kUnit;
   static constexpr unsigned kUnits = places::kUnits;
   static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
@@ -263,7 +284,7 @@ class row_share {
   __device__ __forceinline__ row_share(const staged_row<Stored>& row, int rank, const places& units)
       : row_(row), units_(units), turn_(units.turn()), first_(rank * Values - row.lead), rank_(rank) {
     if constexpr (Lanes > 0) wrapped_ = row.wraps && rank == 0 ? row.lead : 0;
-    if constexpr (!places::kKept) asm volatile("" : "+r"(turn_));  // else all places are kept, in local memory
+    if constexpr (kForRow) asm volatile("" : "+r"(turn_));  // else all places are kept, in local memory
   }
 
   /// May be negative: the columns that are not there, before or behind the row, are never marked.
@@ -579,20 +600,25 @@ class row_share {
 
  private:
   static constexpr int kHeld = Values * Lanes;
+  static constexpr bool kForRow = !places::kKept && !places::kOneByOne;  // places are worked out for each row
   // Where the last thread reads its last unit, in the order of reading.
   static constexpr unsigned kLastTurn = Lanes > 0 ? (Lanes - 1) / places::kApart % places::kGroup : 0;
   static constexpr unsigned kLastUnit = kUnits - 1 - kLastTurn;
 
   /// Marks of every group of units, so many units on; those of the last ones come first.
   static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
-    if constexpr (places::kGroup > 1) {
+    if constexpr (places::kOneByOne) {
+      if (units == 0) return marks;
+      return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
+    } else if constexpr (places::kGroup > 1) {
       std::uint32_t words[(Values + 31) / 32];
 #pragma unroll
       for (int w = 0; w < (Values + 31) / 32; w++) words[w] = static_cast<std::uint32_t>(marks >> (32 * w));
       turn_words(words, kUnit * units);
       return joined_words<bits>(words);
+    } else {
+      return marks;
     }
-    return marks;
   }
   template <int Words>
   static __device__ __forceinline__ void turn_words(std::uint32_t (&words)[Words], unsigned by) {
@@ -616,9 +642,7 @@ class row_share {
     }
   }
   /// Marks in the order of reading, of ascending ones.
-  __device__ __forceinline__ bits as_read(bits marks) const {
-    return turned(marks, (places::kGroup - units_.turn()) % places::kGroup);
-  }
+  __device__ __forceinline__ bits as_read(bits marks) const { return turned(marks, units_.turn_back()); }
   __device__ __forceinline__ bool wraps() const { return Lanes > 0 && row_.wraps; }
   __device__ __forceinline__ bool whole() const {
     return first_ + Values <= row_.count && (first_ >= 0 || (wraps() && row_.count == kHeld));
@@ -627,9 +651,13 @@ class row_share {
     const unsigned column = static_cast<unsigned>(first_) + units_.number(v / kUnit) * kUnit + v % kUnit;
     return column < static_cast<unsigned>(row_.count);
   }
+  __device__ __forceinline__ int bytes_of(unsigned i) const {
+    if constexpr (kForRow) return places::bytes_from(turn_, i);
+    return units_.bytes(i);
+  }
   __device__ __forceinline__ uint4 unit(unsigned i) const {
     constexpr int kSize = static_cast<int>(sizeof(Stored));
-    const unsigned char* from = row_.bytes + first_ * kSize + units_.bytes(i, turn_);
+    const unsigned char* from = row_.bytes + first_ * kSize + bytes_of(i);
     const uint4 own = *reinterpret_cast<const uint4*>(from);
     if (Lanes == 0 || i > 0 || !row_.wraps) return own;  // the first thread begins with its first unit
     const uint4 last = *reinterpret_cast<const uint4*>(from + (wrapped_ > 0 ? kHeld * kSize : 0));
