@@ -8,260 +8,21 @@
 #pragma once
 
 #include <cstdint>
-#include <numeric>
 #include <type_traits>
 
 #include "cuda/device/shared_memory.cuh"
+#include "cuda/top_k/mark_bits.cuh"
 #include "cuda/top_k/row_numbers.cuh"
 #include "cuda/top_k/row_parts.cuh"
+#include "cuda/top_k/row_values.cuh"
+#include "cuda/top_k/unit_places.cuh"
 
 namespace shortlist::cuda {
-
-/// A row in shared memory. Bytes past its columns may be read, and mean nothing.
-template <class Stored>
-struct staged_row {
-  const unsigned char* bytes;
-  int count;
-  bool negated;        // the smallest are best
-  int lead;            // columns' worth of bytes between the last multiple of 16 bytes and the first column
-  bool wraps = false;  // see row_share; the same for all rows
-
-  __device__ __forceinline__ float value(int column) const {
-    const float value = core::widen(reinterpret_cast<const Stored*>(bytes)[column]);
-    return negated ? -value : value;
-  }
-  /// Calls f(value) for each of a thread's columns, all threads of the group together for all columns.
-  template <class Group, class F>
-  __device__ __forceinline__ void visit(const Group& group, F f) const {
-#pragma unroll 4
-    for (int c = group.rank(); c < count; c += group.threads()) f(value(c));
-  }
-};
-
-/// The values of 16 bytes.
-template <class Stored>
-__device__ __forceinline__ void widen_unit(const uint4& words, float (&values)[16 / sizeof(Stored)]) {
-  const std::uint32_t all[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-  for (int w = 0; w < 4; w++) {
-    if constexpr (std::is_same_v<Stored, float>) {
-      values[w] = __uint_as_float(all[w]);
-    } else if constexpr (std::is_same_v<Stored, bfloat16>) {
-      values[2 * w] = __uint_as_float(all[w] << 16);
-      values[2 * w + 1] = __uint_as_float(all[w] & 0xFFFF0000u);
-    } else {
-      __half2 two;
-      memcpy(&two, &all[w], sizeof two);
-      values[2 * w] = __low2float(two);
-      values[2 * w + 1] = __high2float(two);
-    }
-  }
-}
-
-/// A bit for each of so many columns.
-__extension__ typedef unsigned __int128 wide_bits;
-template <int Values>
-using mark_bits =
-    std::conditional_t<(Values > 64), wide_bits, std::conditional_t<(Values > 32), std::uint64_t, std::uint32_t>>;
-
-__device__ __forceinline__ int count_marks(std::uint32_t marks) { return __popc(marks); }
-__device__ __forceinline__ int count_marks(std::uint64_t marks) { return __popcll(marks); }
-__device__ __forceinline__ int count_marks(wide_bits marks) {
-  return __popcll(static_cast<std::uint64_t>(marks)) + __popcll(static_cast<std::uint64_t>(marks >> 64));
-}
-/// Bit v of word w stands for column 32 w + v.
-template <class Bits, int Words>
-__device__ __forceinline__ Bits joined_words(const std::uint32_t (&words)[Words]) {
-  Bits marks = words[0];
-#pragma unroll
-  for (int w = 1; w < Words; w++) marks |= static_cast<Bits>(words[w]) << (32 * w);
-  return marks;
-}
-/// The number of the first mark. @pre there is one
-__device__ __forceinline__ int first_mark(std::uint32_t marks) { return __ffs(static_cast<int>(marks)) - 1; }
-__device__ __forceinline__ int first_mark(std::uint64_t marks) { return __ffsll(static_cast<long long>(marks)) - 1; }
-__device__ __forceinline__ int first_mark(wide_bits marks) {
-  const auto low = static_cast<std::uint64_t>(marks);
-  return low ? first_mark(low) : 64 + first_mark(static_cast<std::uint64_t>(marks >> 64));
-}
-
-/// Two sets of a thread's columns, a bit for each, in the order that the thread reads them.
-template <class Bits>
-struct row_marks {
-  Bits sure = 0;
-  Bits fill = 0;
-  bool chosen = false;  // `sure` is the result, and there is no `fill`
-};
 
 /// The keys that are sure are >= from; those in [fill_from, from) fill up.
 struct key_border {
   std::uint32_t from;
   std::uint32_t fill_from;
-};
-
-/// Shifts in, from the right, whether a finite value is less than another: by the sign of the difference, which
-/// denormals keep; an instruction less than a comparison takes. @pre `than` is not +0, for -0 - 0 is -0: see below.
-__device__ __forceinline__ std::uint32_t shift_in_less(float value, float than, std::uint32_t marks) {
-  return __funnelshift_l(__float_as_uint(__fsub_rn(value, than)), marks, 1);
-}
-/// The same number; -0 for both zeros.
-__device__ __forceinline__ float without_plus_zero(float value) { return value == 0.0f ? -0.0f : value; }
-
-/// The least and the largest of numbers, and whether all are finite, by their bits: three operands an instruction.
-class float_ends {
- public:
-  template <int Count>
-  __device__ __forceinline__ void add(const float (&values)[Count]) {
-    static_assert(Count % 4 == 0);
-    int most = most_;  // two by turns: each waits for its own last one
-    unsigned most_bits = most_bits_;
-#pragma unroll
-    for (int i = 0; i < Count; i += 4) {
-      add(values[i], values[i + 1], most_, most_bits_);
-      add(values[i + 2], values[i + 3], most, most_bits);
-    }
-    most_ = max(most_, most);
-    most_bits_ = max(most_bits_, most_bits);
-  }
-  /// Of all that a group's threads added.
-  template <class Group>
-  __device__ __forceinline__ void join(Group& group) {
-    const uint2 mine = words();
-    *this = of_words({group.largest(mine.x), group.largest(mine.y)}, least_bits_);
-  }
-  /// What threads join by the largest of each.
-  __device__ __forceinline__ uint2 words() const {
-    return {static_cast<std::uint32_t>(most_) ^ core::kSignBit, most_bits_};
-  }
-  static __device__ __forceinline__ float_ends of_words(uint2 words, std::uint32_t least_bits) {
-    float_ends ends;
-    ends.most_ = static_cast<int>(words.x ^ core::kSignBit);
-    ends.most_bits_ = words.y;
-    ends.least_bits_ = least_bits;
-    return ends;
-  }
-  /// Where all have one sign, one of the ends has the least bits.
-  __device__ __forceinline__ bool have_both_signs() const { return most_ >= 0 && most_bits_ >= core::kSignBit; }
-  __device__ __forceinline__ void add_least_bits(std::uint32_t bits) { least_bits_ = bits; }
-
-  /// Of numbers below 0, the larger bits are the lesser.
-  __device__ __forceinline__ float most() const { return __uint_as_float(most_ >= 0 ? most_ : least_bits_); }
-  __device__ __forceinline__ float least() const {
-    return __uint_as_float(most_bits_ >= core::kSignBit ? most_bits_ : least_bits_);
-  }
-  /// Whether there is NaN or an infinity.
-  __device__ __forceinline__ bool odd() const {
-    constexpr unsigned kInfinity = 0x7F800000u;
-    return most_ >= static_cast<int>(kInfinity) || most_bits_ >= (kInfinity | core::kSignBit);
-  }
-
- private:
-  static __device__ __forceinline__ void add(float a, float b, int& most, unsigned& most_bits) {
-    most = __vimax3_s32(most, __float_as_int(a), __float_as_int(b));
-    most_bits = __vimax3_u32(most_bits, __float_as_uint(a), __float_as_uint(b));
-  }
-
-  int most_ = static_cast<int>(core::kSignBit);
-  unsigned most_bits_ = 0;
-  unsigned least_bits_ = 0;
-};
-/// A row's extremes, the largest first.
-struct row_ends {
-  float least;
-  float most;
-  bool odd;  // there is NaN or an infinity
-};
-__device__ __forceinline__ row_ends ends_of(const float_ends& ends, bool negated) {
-  return {negated ? -ends.most() : ends.least(), negated ? -ends.least() : ends.most(), ends.odd()};
-}
-
-/// The least of `least` and the bits of values.
-template <int Count>
-__device__ __forceinline__ std::uint32_t least_bits_of(const float (&values)[Count], std::uint32_t least) {
-  static_assert(Count % 2 == 0);
-#pragma unroll
-  for (int i = 0; i < Count; i += 2)
-    least = __vimin3_u32(least, __float_as_uint(values[i]), __float_as_uint(values[i + 1]));
-  return least;
-}
-
-/// Where a thread reads its units of any row: bytes from its first column. Eight threads read 128 bytes at once, which
-/// lie in other banks each if they begin with another unit wherever the same banks would come again: groups of units
-/// are read in turned order, the same for each group, so that a few places serve all of them.
-/// @tparam Keeps the places of more than 8 units, too, are kept in registers; where these are short, that costs more
-/// than it saves.
-template <class Stored, int Values, bool Keeps = false>
-class unit_places {
- public:
-  static constexpr unsigned kUnit = 16 / sizeof(Stored);  // values
-  static constexpr unsigned kUnits = Values / kUnit;
-  static constexpr unsigned kTogether = 8;  // threads
-  static constexpr unsigned kEven = std::gcd(kUnits, kTogether);
-  static constexpr unsigned kApart = kTogether / kEven;  // after so many threads come the same banks again
-  static constexpr bool kKept = kUnits <= 8 || Keeps;
-  static constexpr bool kOneByOne = !kKept && kEven < kTogether;  // worked out for each use, so that less is spilled
-  static constexpr unsigned kGroup = kOneByOne ? kUnits : kEven;
-  static constexpr unsigned kHalved = kUnits == 8 ? 2 : 1;  // half are kept: the others differ in a bit
-
-  __device__ __forceinline__ explicit unit_places(int rank) : turn_(static_cast<unsigned>(rank) / kApart % kGroup) {
-    work_out();
-  }
-  /// Works them out anew: behind a call, during which they then take no registers.
-  __device__ __forceinline__ void renew() {
-    asm volatile("" : "+r"(turn_));
-    work_out();
-  }
-  __device__ __forceinline__ unsigned turn() const { return turn_; }
-  /// With turn(), once round.
-  __device__ __forceinline__ unsigned turn_back() const {
-    if constexpr (kOneByOne) {
-      return turn_ == 0 ? 0 : kGroup - turn_;
-    } else {
-      return (kGroup - turn_) % kGroup;
-    }
-  }
-  /// Which of a thread's units, in the order of columns, it reads as its i-th.
-  __device__ __forceinline__ unsigned number(unsigned i) const { return number(i, turn_); }
-  __device__ __forceinline__ int bytes(unsigned i) const {
-    if constexpr (kKept) {
-      constexpr unsigned kEach = kGroup / kHalved;
-      const int first = bytes_[i % kEach] ^ static_cast<int>(i % kGroup / kEach * kEach * 16);
-      return first + static_cast<int>(i / kGroup * kGroup * 16);
-    } else if constexpr (kOneByOne) {
-      unsigned turn = turn_;
-      asm volatile("" : "+r"(turn));  // else all of them are kept, in local memory
-      return static_cast<int>(number(i, turn) * 16);
-    } else {
-      return bytes_from(turn_, i);
-    }
-  }
-  /// @param turn turn(), or a copy of it: what follows from it is worked out anew for each copy
-  static __device__ __forceinline__ int bytes_from(unsigned turn, unsigned i) {
-    return static_cast<int>(number(i % kGroup, turn) * 16 + i / kGroup * kGroup * 16);
-  }
-
- private:
-  static __device__ __forceinline__ unsigned number(unsigned i, unsigned turn) {
-    const unsigned at = i + turn;
-    if constexpr (kOneByOne) {
-      return at < kUnits ? at : at - kUnits;
-    } else {
-      return i / kGroup * kGroup + at % kGroup;
-    }
-  }
-
-  __device__ __forceinline__ void work_out() {
-    if constexpr (kKept) {
-#pragma unroll
-      for (unsigned i = 0; i < kGroup / kHalved; i++) {
-        bytes_[i] = static_cast<int>(number(i) * 16);
-        if (kGroup > 1) asm("" : "+r"(bytes_[i]));  // else they are worked out anew for every row
-      }
-    }
-  }
-
-  unsigned turn_;
-  int bytes_[kKept ? kGroup / kHalved : 1];
 };
 
 /// A thread's columns of a row.
@@ -272,11 +33,11 @@ template <class Stored, int Values, bool Keeps = false, int Lanes = 0, bool Whol
 class row_share {
  public:
   using stored = Stored;
-  using bits = mark_bits<Values>;
   using places = unit_places<Stored, Values, Keeps>;
+  using bits = typename places::bits;
   static constexpr unsigned kUnit = places::kUnit;
   static constexpr unsigned kUnits = places::kUnits;
-  static constexpr bits kEvery = ~bits{0} >> (sizeof(bits) * 8 - Values);
+  static constexpr bits kEvery = places::kEvery;
   static constexpr int kValues = Values;
   static constexpr bool kWholeUnits = WholeUnits;
   static constexpr unsigned kSampled = Values < 32 ? 1 : Values / 16;  // one unit of so many tells the row's shape
@@ -586,7 +347,7 @@ class row_share {
   __device__ __forceinline__ bits there() const { return whole() ? kEvery : present(); }
   /// Bit i then stands for column first_column() + i. All threads that run in step call it.
   __device__ __forceinline__ bits ascending(bits marks) const {
-    marks = turned(marks, units_.turn());
+    marks = places::turned(marks, units_.turn());
     if constexpr (Lanes > 0) {
       if (row_.wraps) {  // a thread's last columns are the first that the next one holds
         const int next = (static_cast<int>(threadIdx.x) + 1) % Lanes;
@@ -605,44 +366,8 @@ class row_share {
   static constexpr unsigned kLastTurn = Lanes > 0 ? (Lanes - 1) / places::kApart % places::kGroup : 0;
   static constexpr unsigned kLastUnit = kUnits - 1 - kLastTurn;
 
-  /// Marks of every group of units, so many units on; those of the last ones come first.
-  static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
-    if constexpr (places::kOneByOne) {
-      if (units == 0) return marks;
-      return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
-    } else if constexpr (places::kGroup > 1) {
-      std::uint32_t words[(Values + 31) / 32];
-#pragma unroll
-      for (int w = 0; w < (Values + 31) / 32; w++) words[w] = static_cast<std::uint32_t>(marks >> (32 * w));
-      turn_words(words, kUnit * units);
-      return joined_words<bits>(words);
-    } else {
-      return marks;
-    }
-  }
-  template <int Words>
-  static __device__ __forceinline__ void turn_words(std::uint32_t (&words)[Words], unsigned by) {
-    constexpr unsigned kBits = places::kGroup * kUnit;  // of a group
-    if constexpr (kBits == 64) {
-#pragma unroll
-      for (int w = 0; w < Words; w += 2) {
-        const std::uint32_t low = by < 32 ? words[w] : words[w + 1];
-        const std::uint32_t high = by < 32 ? words[w + 1] : words[w];
-        words[w] = __funnelshift_l(high, low, by);
-        words[w + 1] = __funnelshift_l(low, high, by);
-      }
-    } else if constexpr (kBits == 32) {
-#pragma unroll
-      for (std::uint32_t& word : words) word = __funnelshift_l(word, word, by);
-    } else {
-      constexpr std::uint32_t kEach = kBits == 16 ? 0x00010001u : 0x01010101u;
-      const std::uint32_t first = ((1u << by) - 1) * kEach;  // where the last ones go
-#pragma unroll
-      for (std::uint32_t& word : words) word = (word >> (kBits - by) & first) | (word << by & ~first);
-    }
-  }
   /// Marks in the order of reading, of ascending ones.
-  __device__ __forceinline__ bits as_read(bits marks) const { return turned(marks, units_.turn_back()); }
+  __device__ __forceinline__ bits as_read(bits marks) const { return places::turned(marks, units_.turn_back()); }
   __device__ __forceinline__ bool wraps() const { return Lanes > 0 && row_.wraps; }
   __device__ __forceinline__ bool whole() const {
     return first_ + Values <= row_.count && (first_ >= 0 || (wraps() && row_.count == kHeld));
