@@ -15,8 +15,8 @@ constexpr std::int64_t kRows = 65'536;
 constexpr std::int64_t kCols = 256;
 constexpr std::int64_t kK = 32;
 constexpr std::int64_t kOtherKs[] = {1, 8, 64, 128, 255};
-constexpr row_values kOtherData[] = {row_values::ties90, row_values::all_equal, row_values::lognormal,
-                                     row_values::uniform, row_values::nan10};
+constexpr row_values kOtherData[] = {row_values::ties90,  row_values::all_equal, row_values::lognormal,
+                                     row_values::uniform, row_values::nan10,     row_values::scaled};
 struct shape {
   std::int64_t rows;
   std::int64_t cols;
@@ -98,7 +98,7 @@ constexpr int kExactSteps = 4;
 
 // A row that is a little longer, or asks for a little more, may take so many times the time of its neighbour.
 constexpr double kMostOfNeighbour = 1.25;
-constexpr std::int64_t kFullCols[] = {64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192};
+constexpr std::int64_t kFullCols[] = {64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192};
 constexpr std::int64_t kWholeUnit = 8;  // columns: rows still begin at multiples of 16 bytes, of either type
 constexpr std::int64_t kColsOfK = 16;
 constexpr std::int64_t kEvenKs[] = {32, 64, 96, 128, 248};

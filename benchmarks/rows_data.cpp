@@ -22,6 +22,7 @@ constexpr float kTie = 0.5f;  // fewer than 4 % of all values lie above it: the 
 constexpr float kTieShare = 0.9f;
 constexpr float kEqualValue = 0.75f;
 constexpr std::int64_t kNanEvery = 10;
+constexpr std::int64_t kScales = 13;
 constexpr std::uint64_t kBinSteps = 1024;
 constexpr float kInfShare = 0.5f;
 constexpr float kLogitsDeviation = 3;
@@ -41,6 +42,12 @@ void generate(row_values values, std::int64_t row, std::int64_t cols, std::int64
       random.normal(to, count);
       std::transform(to, to + count, to, [&](float v) { return random.uniform() < kTieShare ? kTie : v; });
       return;
+    case row_values::scaled: {
+      random.normal(to, count);
+      const auto scale = static_cast<float>(1 + row * 5 % kScales);
+      std::transform(to, to + count, to, [&](float v) { return v * scale; });
+      return;
+    }
     case row_values::all_equal: std::fill_n(to, count, kEqualValue); return;
     case row_values::nan10:
       random.normal(to, count);
@@ -91,6 +98,7 @@ std::string_view to_string(row_values values) {
     case row_values::uniform: return "uniform";
     case row_values::ties90: return "ties90";
     case row_values::all_equal: return "all_equal";
+    case row_values::scaled: return "scaled";
     case row_values::nan10: return "nan10";
     case row_values::ascending: return "ascending";
     case row_values::one_bin: return "one_bin";

@@ -17,6 +17,7 @@ enum class row_values : std::uint8_t {
   uniform,    ///< in [0, 1)
   ties90,     ///< nine values of ten are one number, which the k-th best is too
   all_equal,  ///< one number
+  scaled,     ///< normal, each row times another number from 1 to 13
   nan10,      ///< normal; every tenth row holds one NaN
   ascending,  ///< column over cols: the best come last
   one_bin,    ///< 1 + i * 2^-20 for i in [0, 1024): one step of fp16

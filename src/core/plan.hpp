@@ -85,7 +85,7 @@ std::string_view to_string(top_k_algorithm algorithm);
 // What the CUDA kernels of row-wise top k hold, which the plan and they agree on.
 inline constexpr std::int64_t kWarpRowsMaxCols = 1536;
 inline constexpr std::int64_t kWarpRowsMaxWholeCols = 2048;  // without a mask; an early stop by ascending column alone
-inline constexpr std::int64_t kWarpRowsMaxHalfCols = 4096;   // exact ones of 16 bits, by ascending column
+inline constexpr std::int64_t kWarpRowsMaxHalfCols = 8192;   // exact ones of 16 bits, by ascending column
 inline constexpr std::int64_t kBlockRowsMaxCols = 32'768;
 inline constexpr std::int64_t kStreamRowsMinCols = 1025;                         // shorter rows fit a warp
 inline constexpr std::int64_t kStreamRowsMaxCols = (std::int64_t{1} << 32) - 2;  // a column is half of a key

@@ -285,7 +285,7 @@ std::vector<top_k_case> border_top_k_cases() {
   }
   // Rows that fill what some lanes hold, or nearly, and begin anywhere: behind each other, and apart.
   for (const std::int64_t held :
-       {64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096}) {
+       {64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 8192}) {
     for (const std::int64_t missing : {0, 1, 3, 7}) {
       for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
         const std::size_t turn = cases.size();

@@ -199,6 +199,14 @@ void fill_changing(row_numbers& row, random_numbers& random) {
   }
 }
 
+/// Each row another number of times as large: the border of the row before tells nothing, its own deviation does.
+void fill_scaled(row_numbers& row, random_numbers& random) {
+  constexpr std::int64_t kScales = 13;
+  fill_normal(row, random);
+  const auto scale = static_cast<double>(1 + row.index * 5 % kScales);
+  for (double& value : row.values) value *= scale;
+}
+
 /// Bunches of a dozen numbers or so, equal or a few last bits apart, far from other bunches: a border among neighbours.
 void fill_bunches(row_numbers& row, random_numbers& random) {
   constexpr std::int64_t kSteps = 6;
@@ -233,6 +241,7 @@ constexpr named_fill kFills[] = {
     {"infinities", fill_infinities},
     {"masked", fill_masked},
     {"changing", fill_changing},
+    {"scaled", fill_scaled},
     {"denormals", fill_denormals},
     {"one_huge", fill_one_huge},
     {"beyond_99999", fill_beyond_99999},

@@ -320,7 +320,7 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxCols + 1, .k = 9, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxCols + 1, .k = 9, .mask = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxWholeCols + 1, .k = 64}), block_rows);
-  const top_k_shape many{.rows = 16'384, .cols = kWarpRowsMaxHalfCols, .k = 64, .type = value_type::f16};
+  const top_k_shape many{.rows = 4096, .cols = kWarpRowsMaxHalfCols, .k = 64, .type = value_type::f16};
   const auto with = [&](auto change) {
     top_k_shape shape = many;
     change(shape);
@@ -331,6 +331,9 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(with([](top_k_shape& s) { s.cols++; }), block_rows);
   EXPECT_EQ(with([](top_k_shape& s) { s.type = value_type::f32; }), block_rows);
   EXPECT_EQ(with([](top_k_shape& s) { s.sorted = true; }), block_rows);
+  EXPECT_EQ(with([](top_k_shape& s) { s.k = 1024; }), warp_rows);
+  EXPECT_EQ(with([](top_k_shape& s) { s.k = 1025; }), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 4096, .cols = 6144, .k = 2048, .type = value_type::bf16}), warp_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 16'384, .cols = 4096, .k = 256, .early_stop = true}), stop_rows);
   EXPECT_EQ(on_cuda({.rows = 16'383, .cols = 4096, .k = 256, .early_stop = true}), block_rows) << "few rows";

@@ -5,25 +5,30 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr int kMostListedOf16Bits = 128;  // of more, planes tell the border sooner than one warp a list's
+// Rows of 16 bits of which planes tell the border sooner than one warp a list's: of so few columns, or more entries.
+constexpr std::int64_t kFewColsOf16Bits = 8192;
+constexpr int kMostListedOf16Bits = 128;
 
 // Values a thread, the most threads, blocks a multiprocessor: as many values as registers take, so that few warps must
 // meet, and no more warps than the row needs.
 template <class Stored, block_rows_kind Kind>
 void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) {
   constexpr bool kListed = Kind == block_rows_kind::listed;
+  constexpr bool kLong = kListed && sizeof(Stored) == 2;
   const std::int64_t columns = args.stage.columns_held();
-  if constexpr (Kind == block_rows_kind::any)
-    if (columns <= 2048) return launch_block_rows_of<Stored, 32, 64, 12, Kind>(stream, args, multiprocessors);
-  if constexpr (kListed)
-    if (columns <= 3072) return launch_block_rows_of<Stored, 48, 64, 12, Kind>(stream, args, multiprocessors);
-  if (columns <= 4096) return launch_block_rows_of<Stored, 64, 64, 10, Kind>(stream, args, multiprocessors);
-  if constexpr (kListed)
-    if (columns <= 4608) return launch_block_rows_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
-  if (columns <= 8192) return launch_block_rows_of<Stored, 64, 128, 5, Kind>(stream, args, multiprocessors);
-  if constexpr (kListed && sizeof(Stored) == 4)
-    if (columns <= 12288 && args.candidates.room == 0)  // by counts: fewer warps must meet
-      return launch_block_rows_of<Stored, 96, 128, 4, Kind>(stream, args, multiprocessors);
+  if constexpr (!kLong) {
+    if constexpr (Kind == block_rows_kind::any)
+      if (columns <= 2048) return launch_block_rows_of<Stored, 32, 64, 12, Kind>(stream, args, multiprocessors);
+    if constexpr (kListed)
+      if (columns <= 3072) return launch_block_rows_of<Stored, 48, 64, 12, Kind>(stream, args, multiprocessors);
+    if (columns <= 4096) return launch_block_rows_of<Stored, 64, 64, 10, Kind>(stream, args, multiprocessors);
+    if constexpr (kListed)
+      if (columns <= 4608) return launch_block_rows_of<Stored, 48, 128, 6, Kind>(stream, args, multiprocessors);
+    if (columns <= 8192) return launch_block_rows_of<Stored, 64, 128, 5, Kind>(stream, args, multiprocessors);
+    if constexpr (kListed)
+      if (columns <= 12288 && args.candidates.room == 0)  // by counts: fewer warps must meet
+        return launch_block_rows_of<Stored, 96, 128, 4, Kind>(stream, args, multiprocessors);
+  }
   if (columns <= 24576) return launch_block_rows_of<Stored, 64, 384, 2, Kind>(stream, args, multiprocessors);
   launch_block_rows_of<Stored, 64, 512, 1, Kind>(stream, args, multiprocessors);
 }
@@ -34,7 +39,6 @@ void launch_levelled(cudaStream_t stream, block_args& args, int multiprocessors)
   constexpr block_rows_kind kKind = block_rows_kind::levelled;
   const std::int64_t columns = args.stage.columns_held();
   if (columns <= 4096) return launch_block_rows_of<Stored, 64, 64, 12, kKind>(stream, args, multiprocessors);
-  if (columns <= 4608) return launch_block_rows_of<Stored, 48, 128, 6, kKind>(stream, args, multiprocessors);
   if (columns <= 8192) return launch_block_rows_of<Stored, 64, 128, 6, kKind>(stream, args, multiprocessors);
   if (columns <= 16384) return launch_block_rows_of<Stored, 64, 256, 3, kKind>(stream, args, multiprocessors);
   launch_block_rows_of<Stored, 128, 256, 2, kKind>(stream, args, multiprocessors);
@@ -46,7 +50,8 @@ void launch_type(cudaStream_t stream, block_args& args, int multiprocessors) {
       args.stage.mode != stage_mode::by_threads) {
     const bool sorts = args.output.sort_size > 1;
     if constexpr (sizeof(Stored) == 2)
-      if (!sorts && args.search.k > kMostListedOf16Bits) return launch_levelled<Stored>(stream, args, multiprocessors);
+      if (!sorts && (args.request.matrix.cols <= kFewColsOf16Bits || args.search.k > kMostListedOf16Bits))
+        return launch_levelled<Stored>(stream, args, multiprocessors);
     args.candidates = candidate_plan_of(args.request, kListedShareOfBlock);
     if (sorts) return launch_columns<Stored, block_rows_kind::sorted>(stream, args, multiprocessors);
     return launch_columns<Stored, block_rows_kind::listed>(stream, args, multiprocessors);

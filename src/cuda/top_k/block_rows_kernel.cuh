@@ -4,8 +4,8 @@
 // search; one pass over a row lists the few that may be among its best, which a warp alone searches while the others go
 // on to the next row.
 // Steps of a block, a row at a time: bulk copy -> list, and search it (row_candidates.cuh). Rows that a list does not
-// serve are searched in registers as 16-bit numbers (row_search.cuh; those of 16 bits with a larger k, and like the one
-// before, by planes of bits: row_levels.cuh), chosen and written by all (row_output.cuh); those that such numbers do
+// serve are searched in registers as 16-bit numbers (row_search.cuh; those of 16 bits with a larger k or fewer
+// columns by planes of bits: row_levels.cuh), chosen and written by all (row_output.cuh); those that such numbers do
 // not settle, by their keys in shared memory. Ragged rows are copied by the threads.
 //
 // Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
@@ -16,7 +16,7 @@
 // bf16 0.67 -> its own values as numbers 0.25 -> 0.18. Sorted, 65,536 x 8192, k 64: 0.97 -> lists sorted by a warp
 // 0.52. 32,736 x 8200 of bf16, k 512, on an H100: eight warps 0.66 -> five 0.51; 32,768 x 8192 of bf16, k 512, on an
 // H200: counts, as no list has room 0.37 -> levels in planes of bits (row_levels.cuh) 0.228 -> the next row comes
-// meanwhile 0.215.
+// meanwhile 0.215; 2,000 of them, the border of a block's first row guessed for levels, too, 0.037 -> 0.026.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = !kPlain && args.search.stop.asked();
   candidate_threshold threshold;
-  level_trials trials;
+  level_trials<> trials;
   float each = 0.0f;  // of the warp's lists
   std::uint32_t turn = 0;
   for (std::int64_t index = blockIdx.x; index < rows; index += gridDim.x, turn++) {

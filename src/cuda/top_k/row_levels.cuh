@@ -2,12 +2,13 @@
 //
 // Where rows are alike, the border is near that of the rows before. Each value becomes a level: of 16-bit values which
 // of the numbers around that border it is, of fp32 values which of as many ranges; 0 if it is less, the last if it is
-// more. row_planes.cuh finds the level of the border. Nothing is guessed, and equal values need no search of their own:
-// of the values at the border the first in the order of columns are taken, where they may differ the best. Rows whose
-// border lies elsewhere are searched by row_search.cuh. The first row of a group has its border guessed from mean and
-// deviation, so that rows of one kind need no other search, nor the code of one, which no cache holds at first.
-// History, 2^20 x 256, k 32, fp32: counts of numbers, 1,404 instructions for eight rows -> levels 1,068 -> the digits
-// of a level by two bits at a time, so that lanes wait half as often for each other.
+// more. row_planes.cuh finds the level of the border. Equal values need no search of their own: of the values at the
+// border the first in the order of columns are taken, where they may differ the best. A row whose border lies
+// elsewhere, or is the first of a group, has it guessed from its mean and deviation, so that few rows need another
+// search (row_search.cuh), nor the code of one, which no cache holds at first. History, 2^20 x 256, k 32, fp32: counts
+// of numbers, 1,404 instructions for eight rows -> levels 1,068 -> the digits of a level by two bits at a time, so that
+// lanes wait half as often for each other. 65,536 x 1024, k 64, each row of another scale: rows unlike those before
+// counted 0.106 ms -> guessed 0.087.
 #pragma once
 
 #include <cstdint>
@@ -166,16 +167,22 @@ __device__ __forceinline__ float settle_level(Group& group, level_border<Bits>& 
   return last;
 }
 
-constexpr float kFirstWindow = 4.0f;  // so much wider, where a border is guessed by no row before
+constexpr float kGuessWindow = 4.0f;  // so much wider, where a border is guessed from the row itself
 
-/// choose_by_level of fp32. @param first whether no row of the group's came before.
+/// What a border tells that lies so many values above the one guessed from the row's mean and deviation.
+__device__ __forceinline__ void learn_guess(const search_plan& plan, row_shape& shape, float moved) {
+  const float most = plan.density * shape.slope;
+  shape.border = __fmaf_rn(kLearning * fminf(most, fmaxf(-most, moved)), near_reciprocal(most), shape.border);
+}
+
+/// choose_by_level of fp32.
 template <class Share, class Group, class Gap>
 __device__ __forceinline__ bool choose_by_value_level(Group& group, const search_plan& plan,
                                                       const staged_row<typename Share::stored>& row, const Share& share,
-                                                      bool first, row_shape& shape, typename Share::bits& chosen,
+                                                      bool guessed, row_shape& shape, typename Share::bits& chosen,
                                                       int& place, Gap& gap) {
   using bits = typename Share::bits;
-  const float scale = plan.window_scale * shape.scale * (first ? 1.0f / kFirstWindow : 1.0f);
+  const float scale = plan.window_scale * shape.scale * (guessed ? 1.0f / kGuessWindow : 1.0f);
   const value_window window(shape.at, near_reciprocal(scale), scale, row.negated);
   if (!group.all(window.usable() && !shape.tied)) return false;
   std::uint32_t levels[Share::kValues / 2];
@@ -193,7 +200,9 @@ __device__ __forceinline__ bool choose_by_value_level(Group& group, const search
   auto border = find_level<bits>(group, planes, plan.k, share.there());
   const auto same = static_cast<int>(group.sum(static_cast<std::uint32_t>(count_marks(border.at))));
   if (!group.all(window.holds(border.level) && same - border.missing <= kMostRivals)) return false;
-  shape.at = __fmaf_rn(first ? 1.0f : kLearning, window.away(border.level), shape.at);
+  const float moved = window.away(border.level);
+  shape.at = __fmaf_rn(guessed ? 1.0f : kLearning, moved, shape.at);
+  if (guessed) learn_guess(plan, shape, moved * shape.scale);
   const bits at_border = Gap::kAsked ? share.ascending(border.at) : bits{0};
   if (group.all(same == border.missing)) {
     chosen = share.ascending(border.above | border.at);
@@ -210,11 +219,12 @@ __device__ __forceinline__ bool choose_by_value_level(Group& group, const search
   return true;
 }
 
-/// Chooses the k best of rows like those before, in the order of columns. All that run in step call it.
-/// @pre k is below the count. @param place where the thread's first one goes among the row's. @param gap gets what it
-/// asks for. @returns whether the borders of all their rows were found; else nothing has changed.
+/// Chooses the k best of rows whose borders lie near shape.at, in the order of columns. All that run in step call it.
+/// @pre k is below the count. @param guessed whether shape.at is the rows' own guess, not the border of those before.
+/// @param place where the thread's first one goes among the row's. @param gap gets what it asks for.
+/// @returns whether the borders of all their rows were found; else nothing has changed.
 template <class Share, class Group, class Gap>
-__device__ __forceinline__ bool choose_by_level(Group& group, const search_plan& plan, const Share& share,
+__device__ __forceinline__ bool choose_by_level(Group& group, const search_plan& plan, const Share& share, bool guessed,
                                                 row_shape& shape, typename Share::bits& chosen, int& place, Gap& gap) {
   using stored = typename Share::stored;
   using bits = typename Share::bits;
@@ -239,7 +249,9 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   const level_planes<Share::kValues, window_type::kBits> planes(levels);
   auto border = find_level<bits>(group, planes, plan.k, kMarksThere ? share.there() : ~bits{0});
   if (!group.all(window.holds(border.level))) return false;
-  shape.at = __fmaf_rn(kLearning, window.number(border.level) - shape.at, shape.at);
+  const float moved = window.number(border.level) - shape.at;
+  shape.at = __fmaf_rn(guessed ? 1.0f : kLearning, moved, shape.at);
+  if (guessed) learn_guess(plan, shape, moved * shape.scale);
   border.above = share.ascending(border.above);
   border.at = share.ascending(border.at);
   place_level(group, border, chosen, place);
@@ -251,31 +263,65 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   return true;
 }
 
-/// When a group looks for borders among levels: where they lie too far apart for a window, not each time.
+/// How often what failed is tried again: of a group's turns, ever fewer. Both ways to look share a register.
+class seldom_trials {
+ public:
+  static constexpr int kAlike = 0;
+  static constexpr int kGuessed = 8;
+
+  /// Whether it is tried; asked once a turn.
+  template <int Way>
+  __device__ __forceinline__ bool due() {
+    constexpr std::uint32_t kOne = 1u << (Way + kBits);
+    if ((state_ & kMost * kOne) == 0) return true;
+    state_ -= kOne;
+    return false;
+  }
+  template <int Way>
+  __device__ __forceinline__ void learn(bool succeeded) {
+    constexpr std::uint32_t kBoth = 1u << Way | 1u << (Way + kBits);
+    const std::uint32_t waits = min(2 * (state_ >> Way & kMost) + 1, kMost);
+    state_ = (state_ & ~(kMost * kBoth)) | (succeeded ? 0 : waits * kBoth);
+  }
+
+ private:
+  static constexpr int kBits = 4;
+  static constexpr std::uint32_t kMost = (1u << kBits) - 1;
+  std::uint32_t state_ = 0;  // of each way, the turns that it waits, and those that are left
+};
+
+/// When a group looks for borders among levels: around the border of the rows before; where rows are unlike, around
+/// what the row's own mean and deviation tell. @tparam Guesses whether they are worth the code.
+template <bool Guesses = true>
 class level_trials {
  public:
-  /// choose_by_level, if it is tried: where the rows are like those before, or no row was before; then a look at them
-  /// tells where their borders may be. @param first whether no row was before.
+  /// choose_by_level, if it is tried. @param first whether no row was before.
   template <class Share, class Group, class Gap>
   __device__ __forceinline__ bool choose(Group& group, const search_plan& plan,
                                          const staged_row<typename Share::stored>& row, const Share& share, bool first,
                                          row_shape& shape, typename Share::bits& chosen, int& place, Gap& gap) {
-    first = first && kLooks<typename Share::stored, Gap>;
-    if (first) {
-      look_at_row(group, plan, row, share, shape);
-    } else if (!shape.steady || !tries()) {
-      return false;
+    constexpr bool kGuesses = kMayGuess<typename Share::stored, Group, Gap>;
+    bool guesses = first || !shape.steady || !trials_.due<seldom_trials::kAlike>();
+    if (guesses && !may_guess<kGuesses>(shape)) return false;
+#pragma unroll 1
+    for (;;) {
+      if (guesses) look_at_row(group, plan, row, share, shape);
+      bool found;
+      if constexpr (sizeof(typename Share::stored) == 4) {
+        found = choose_by_value_level(group, plan, row, share, guesses, shape, chosen, place, gap);
+      } else {
+        found = choose_by_level(group, plan, share, guesses, shape, chosen, place, gap);
+      }
+      if (guesses) {
+        trials_.learn<seldom_trials::kGuessed>(found);
+        shape.steady = found;
+        return found;
+      }
+      trials_.learn<seldom_trials::kAlike>(found);
+      if (found) return true;
+      if (!may_guess<kGuesses>(shape)) return false;
+      guesses = true;
     }
-    bool found;
-    if constexpr (sizeof(typename Share::stored) == 4) {
-      found = choose_by_value_level(group, plan, row, share, first, shape, chosen, place, gap);
-    } else {
-      found = choose_by_level(group, plan, share, shape, chosen, place, gap);
-    }
-    if (first) shape.steady = found;
-    waits_ = found || first ? 0 : min(2 * waits_ + 1, kMostWaits);
-    left_ = waits_;
-    return found;
   }
 
   /// The same of rows of which others were before, for requests that ask for nothing more.
@@ -288,19 +334,18 @@ class level_trials {
   }
 
  private:
-  /// A guess often misses fp16's window, which is half an octave.
-  template <class Stored, class Gap>
-  static constexpr bool kLooks = Gap::kAsked || !std::is_same_v<Stored, float16>;
+  /// Of a short row a guess often misses fp16's window, which is half an octave.
+  template <class Stored, class Group, class Gap>
+  static constexpr bool kMayGuess = Guesses &&
+                                    (Gap::kAsked || Group::kLanes >= kWarp / 2 || !std::is_same_v<Stored, float16>);
 
-  __device__ __forceinline__ bool tries() {
-    if (left_ == 0) return true;
-    left_--;
-    return false;
+  template <bool May>
+  __device__ __forceinline__ bool may_guess(const row_shape& shape) {
+    if constexpr (!May) return false;
+    return !shape.tied && trials_.due<seldom_trials::kGuessed>();
   }
 
-  static constexpr int kMostWaits = 15;
-  int waits_ = 0;  // the group's turns
-  int left_ = 0;
+  seldom_trials trials_;
 };
 
 }  // namespace shortlist::cuda

@@ -112,7 +112,7 @@ __device__ __forceinline__ void write_marked(Bits marks, int first_column, std::
                                              int limit = 0) {
 #pragma unroll
   for (unsigned w = 0; w < sizeof(Bits) / 4; w++) {
-    const auto word = static_cast<std::uint32_t>(marks >> (32 * w));
+    const auto word = word_of(marks, static_cast<int>(w));
     write_word<Lanes, Limited>(word, first_column + 32 * w, columns, place, limit);
     place += __popc(word);
   }
@@ -209,7 +209,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
       }
     }
 #pragma unroll 1
-    for (; i < there; i++) mask[i] = static_cast<std::uint8_t>(chosen >> i & 1);
+    for (; i < there; i++) mask[i] = static_cast<std::uint32_t>(chosen >> i) & 1;
     return;
   }
   const int best = min(plan.k, row.count);

@@ -77,7 +77,7 @@ struct level_planes {
   __device__ __forceinline__ std::uint32_t largest(Marks marks) const {
     std::uint32_t those[kWords];
 #pragma unroll
-    for (int w = 0; w < kWords; w++) those[w] = static_cast<std::uint32_t>(marks >> (32 * w));
+    for (int w = 0; w < kWords; w++) those[w] = word_of(marks, w);
     std::uint32_t level = 0;
 #pragma unroll
     for (int b = Bits - 1; b >= 0; b--) {
@@ -168,7 +168,7 @@ struct level_search {
   __device__ __forceinline__ level_search(const planes_type& of, int k, Marks there) : levels(of), missing(k) {
 #pragma unroll
     for (int w = 0; w < kWords; w++) {
-      at[w] = static_cast<std::uint32_t>(there >> (32 * w));
+      at[w] = word_of(there, w);
       above[w] = 0;
     }
   }

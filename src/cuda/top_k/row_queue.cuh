@@ -100,4 +100,6 @@ class row_queue {
   std::uint32_t next_;              // slot
 };
 
+constexpr std::int64_t kQueueBytes = (sizeof(row_queue<false>) + 127) / 128 * 128;
+
 }  // namespace shortlist::cuda

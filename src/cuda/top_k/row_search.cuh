@@ -39,16 +39,47 @@ struct row_choice {
   int place;    // of the first, among the row's
 };
 
+template <class Bits>
+__device__ __forceinline__ Bits keep_first(Bits marks, int quota);
+
+/// keep_first, of marks of more than a word, more than are kept: one word has the last that is kept, and others.
+template <class Bits>
+__device__ __forceinline__ Bits keep_first_of_words(const Bits& marks, int quota) {
+  constexpr int kWords = sizeof(Bits) / 4;
+  int at = 0;
+  std::uint32_t last = 0;
+  int of_last = 0;
+  int left = quota;
+#pragma unroll
+  for (int w = 0; w < kWords; w++) {
+    if (left > 0) {
+      at = w;
+      last = word_of(marks, w);
+      of_last = left;
+    }
+    left -= __popc(word_of(marks, w));
+  }
+  last = keep_first(last, of_last);
+  std::uint32_t words[kWords];
+#pragma unroll
+  for (int w = 0; w < kWords; w++) words[w] = w < at ? word_of(marks, w) : w == at ? last : 0;
+  return joined_words<Bits>(words);
+}
+
 /// The first `quota` of the marked columns; marks are ascending.
 template <class Bits>
 __device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
   if (quota <= 0) return 0;
   if (count_marks(marks) <= quota) return marks;
-  int kept = 0;  // so many low bits hold no more than `quota` marks
+  if constexpr (sizeof(Bits) > sizeof(std::uint32_t)) {
+    return keep_first_of_words(marks, quota);
+  } else {
+    int kept = 0;  // so many low bits hold no more than `quota` marks
 #pragma unroll
-  for (int step = sizeof(Bits) * 4; step > 0; step /= 2)
-    if (count_marks(static_cast<Bits>(marks & ((Bits{1} << (kept + step)) - 1))) <= quota) kept += step;
-  return marks & ((Bits{1} << kept) - 1);
+    for (int step = 16; step > 0; step /= 2)
+      if (count_marks(marks & ((Bits{1} << (kept + step)) - 1)) <= quota) kept += step;
+    return marks & ((Bits{1} << kept) - 1);
+  }
 }
 
 /// Of the sets that threads marked, in ascending columns: the first k that are sure, then the first that fill up.

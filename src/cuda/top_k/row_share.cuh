@@ -334,11 +334,11 @@ class row_share {
   /// The columns that are there, ascending.
   __device__ __forceinline__ bits present_ascending() const {
     const int there = row_.count - first_;
-    return there >= Values ? kEvery : (bits{1} << max(there, 0)) - 1;
+    return there >= Values ? kEvery : first_marks<bits>(max(there, 0));
   }
   /// The columns that are there.
   __device__ __forceinline__ bits present() const {
-    const auto below = [](int column) { return column >= Values ? kEvery : (bits{1} << max(column, 0)) - 1; };
+    const auto below = [](int column) { return column >= Values ? kEvery : first_marks<bits>(max(column, 0)); };
     bits there = below(row_.count - first_) & ~below(-first_);
     if (wraps()) there |= below(min(wrapped_, row_.count - first_ - kHeld));
     return as_read(there);
@@ -351,9 +351,8 @@ class row_share {
     if constexpr (Lanes > 0) {
       if (row_.wraps) {  // a thread's last columns are the first that the next one holds
         const int next = (static_cast<int>(threadIdx.x) + 1) % Lanes;
-        const std::uint32_t of_next = __shfl_sync(kFullWarp, static_cast<std::uint32_t>(marks), next, Lanes);
-        const auto moved = (static_cast<bits>(of_next) << 1) << (Values - 1 - row_.lead);
-        marks = (marks >> row_.lead | moved) & kEvery;
+        const std::uint32_t of_next = __shfl_sync(kFullWarp, word_of(marks, 0), next, Lanes);
+        marks = moved_down<Values>(marks, of_next, row_.lead) & kEvery;
       }
     }
     return marks;

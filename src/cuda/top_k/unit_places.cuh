@@ -68,12 +68,13 @@ class unit_places {
   /// Marks of every group of units, so many units on; those of the last ones come first.
   static __device__ __forceinline__ bits turned(bits marks, unsigned units) {
     if constexpr (kOneByOne) {
+      static_assert(Values <= 128);
       if (units == 0) return marks;
       return (marks << (kUnit * units) | marks >> (Values - kUnit * units)) & kEvery;
     } else if constexpr (kGroup > 1) {
       std::uint32_t words[(Values + 31) / 32];
 #pragma unroll
-      for (int w = 0; w < (Values + 31) / 32; w++) words[w] = static_cast<std::uint32_t>(marks >> (32 * w));
+      for (int w = 0; w < (Values + 31) / 32; w++) words[w] = word_of(marks, w);
       turn_words(words, kUnit * units);
       return joined_words<bits>(words);
     } else {

@@ -1,4 +1,4 @@
-// The kernel of row-wise top k of short rows (cols <= 2048, of 16 bits 4096): 4, 8, 16 or 32 lanes of a warp a row.
+// The kernel of row-wise top k of short rows (cols <= 2048, of 16 bits 8192): 4, 8, 16 or 32 lanes of a warp a row.
 //
 // Why it is fast: rows are on their way into shared memory while others are searched, so that memory never waits for
 // the search, and warps take the next that have come, so that none is idle before the end (row_queue.cuh); a row is
@@ -16,18 +16,19 @@
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
 // places of their units kept, entries written in step 0.35 -> eight rows a warp 0.340 -> the places of all 16 units
 // kept 0.336 -> a queue instead of equal shares 0.330 -> four rows, by levels 0.326 (65,536 rows: 0.0345 -> 0.0312);
-// bf16 0.69 -> its own values as numbers 0.36 -> four lanes a row
-// 0.30 -> a queue 0.26; 90 % ties 0.96 -> the tie of the row before is tried first 0.37. 2^20 x 512, k 64: 0.68 -> four
-// rows a warp, 64 values a lane 0.66 -> a queue 0.64. 2^20 x 768, k 128: 1.07 -> a queue, a warp a row 1.00. 65,536 x
-// 1280, k 64: 0.131 -> lists of candidates 0.098; k 512: 0.233 -> a queue 0.159. Sorted, 2^20 x 256, k 32: 64-bit keys
-// in shared memory 1.00 -> registers 0.38; bf16 1.08 -> 0.35. 2^20 x 255, k 32: a copy a row 0.74 -> one for eight
-// 0.55 -> the last columns in the place of what precedes the row 0.36; 2^20 x 256 of a wider matrix: copies asked for
-// by one lane 0.71 -> by a lane each 0.37. 16-bit rows: counts -> levels in planes of bits, 1,495 -> 971 instructions
-// for eight rows; on an H100 2^20 x 256, k 32, sorted 0.34 -> 0.26, 2^20 x 128, k 16, 0.17 -> 0.13. bf16, 65,536 x
-// 1536, k 96: lists 0.110 -> levels in 24 warps 0.081; 65,536 x 4096, k 256, a block a row 0.307 -> a warp, 128 values
-// a lane, 0.180; 262,144 x 640, k 64, from anywhere, on an H100: 96 values a lane 0.190 -> 80 0.165; 65,536 x 2049, k
-// 128: NaN for what is not there 0.155 -> marks of what is 0.137. 262,144 x 768, k 32, 90 % ties: places of 12 units
-// worked out for every row 0.323 -> four of them kept 0.289.
+// bf16 0.69 -> its own values as numbers 0.36 -> four lanes a row 0.30 -> a queue 0.26; 90 % ties 0.96 -> the tie of
+// the row before is tried first 0.37. 2^20 x 512, k 64: 0.68 -> four rows a warp, 64 values a lane 0.66 -> a queue
+// 0.64. 2^20 x 768, k 128: 1.07 -> a queue, a warp a row 1.00. 65,536 x 1280, k 64: 0.131 -> lists of candidates 0.098;
+// k 512: 0.233 -> a queue 0.159. Sorted, 2^20 x 256, k 32: 64-bit keys in shared memory 1.00 -> registers 0.38; bf16
+// 1.08 -> 0.35. 2^20 x 255, k 32: a copy a row 0.74 -> one for eight 0.55 -> the last columns in the place of what
+// precedes the row 0.36; 2^20 x 256 of a wider matrix: copies asked for by one lane 0.71 -> by a lane each 0.37. 16-bit
+// rows: counts -> levels in planes of bits, 1,495 -> 971 instructions for eight rows; on an H100 2^20 x 256, k 32,
+// sorted 0.34 -> 0.26, 2^20 x 128, k 16, 0.17 -> 0.13. bf16, 65,536 x 1536, k 96: lists 0.110 -> levels in 24 warps
+// 0.081; 65,536 x 4096, k 256, a block a row 0.307 -> a warp, 128 values a lane, 0.180; 262,144 x 640, k 64, from
+// anywhere, on an H100: 96 values a lane 0.190 -> 80 0.165; 65,536 x 2049, k 128: NaN for what is not there 0.155 ->
+// marks of what is 0.137. 262,144 x 768, k 32, 90 % ties: places of 12 units worked out for every row 0.323 -> four of
+// them kept 0.289. 65,536 x 5120 bf16, k 320: a block a row 0.300 -> a warp, 160 values a lane, 0.194. 65,536 x 4096
+// bf16, k 256, each row of another scale: counts 0.466 -> levels around the row's own guess 0.162.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +52,6 @@
 
 namespace shortlist::cuda {
 
-constexpr std::int64_t kQueueBytes = (sizeof(row_queue<false>) + 127) / 128 * 128;
 constexpr int kListedShare = 4;      // see candidate_plan_of
 constexpr float kWideEps = 0x1p-8f;  // from here on, rows about 0 need no more than kEpsHalvings
 
@@ -110,6 +110,7 @@ template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 constexpr int most_warps() {
   constexpr bool kWide = sizeof(Stored) == 4;
   if (kLists<Stored, Values, Lanes, Kind>) return kWide ? 16 : 20;
+  if (Values > 160) return Values == 192 ? 12 : 8;
   if (Values > 64) return Values == 96 || (Values == 80 && Lanes > 8) ? 20 : 16;
   if (Values == 64 && kWide) return is_plain(Kind) ? 16 : 12;
   if (Values == 64 && has_cells(Kind)) return 12;
@@ -118,6 +119,16 @@ constexpr int most_warps() {
   if (Values >= 24 && kWide) return 20;
   return Kind >= warp_rows_kind::wide_eps || (Values == 32 && Lanes == 16) ? 20 : 24;
 }
+
+/// Kernels that know where the borders of rows lay that they searched by calls.
+template <int Values, int Lanes, warp_rows_kind Kind>
+constexpr bool kKeepsApart = has_cells(Kind) && kKnowsApart<Values, Lanes>;
+
+/// Shared memory before the slots of rows.
+template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
+constexpr std::int64_t kBeforeSlots = kQueueBytes + (kKeepsApart<Values, Lanes, Kind>
+                                                         ? apart_bytes<Lanes>(most_warps<Stored, Values, Lanes, Kind>())
+                                                         : 0);
 
 /// Entries of a lane that are sorted in registers: more where sorted rows are the common ones, for each takes room in
 /// the library; 0: kinds that write by ascending column.
@@ -143,7 +154,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   lane_group<Lanes> group;
   using queue_type = row_queue<(!kPacked && kGroups > 1)>;
   queue_type& queue = *reinterpret_cast<queue_type*>(dynamic_shared());
-  unsigned char* slots = dynamic_shared() + kQueueBytes;
+  unsigned char* slots = dynamic_shared() + kBeforeSlots<Stored, Values, Lanes, Kind>;
   unsigned char* staged = slots + args.slots * args.stage_bytes + (warp * kGroups + group_index) * args.staged_bytes;
   const std::int64_t rows = request.matrix.rows;
   const auto first_row = [&](std::uint32_t order) {
@@ -181,8 +192,9 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   stop_guess guess{.deviations = args.search.deviations};
   const bool stops = Kind == warp_rows_kind::early || (Kind == warp_rows_kind::any && args.search.stop.asked());
   candidate_threshold threshold;
-  level_trials trials;
-  rows_apart apart{.shape = {.border = args.search.deviations}};
+  level_trials<> trials;
+  if constexpr (kKeepsApart<Values, Lanes, Kind>)
+    keep<Lanes>(known_apart<Lanes>(), {.shape = {.border = args.search.deviations}});
   float each = 0.0f;
   const auto done = [&] {
     taken = fetches ? queue.next_after(taken, args.slots, shares, fetch) : queue.next_unfetched(shares);
@@ -237,9 +249,9 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
     using choice_type = row_choice<typename share_type::bits>;
     const auto search_others = [&](bool settled, const choice_type& before) {
       if constexpr (kKnowsApart<Values, Lanes>) {
-        return choose_exactly<share_type, Lanes>(args.search, row, settled, before, apart);
+        return choose_exactly<share_type, Lanes>(args.search, row, settled, before);
       } else {
-        return search_exactly<share_type, Lanes>(args.search, row, settled, before, nullptr);
+        return search_exactly<share_type, Lanes>(args.search, row, settled, before);
       }
     };
     const auto choose_by_search = [&](typename share_type::bits& chosen, int& place) {
@@ -353,7 +365,7 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
   const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
   // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
-  const std::int64_t room = kMaxSharedBytes - kQueueBytes;
+  const std::int64_t room = kMaxSharedBytes - kBeforeSlots<Stored, Values, Lanes, Kind>;
   const std::int64_t staged_each = std::int64_t{kGroups} * args.staged_bytes;
   const std::int64_t warps =
       std::min({std::int64_t{most_warps<Stored, Values, Lanes, Kind>()}, (shares + blocks - 1) / blocks,
@@ -364,10 +376,11 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
   args.slots = static_cast<std::uint32_t>(slots);
   args.shares_each = static_cast<std::uint32_t>(shares / blocks);
   args.shares_over = static_cast<std::uint32_t>(shares % blocks);
-  const launch_shape how{.grid = dim3(static_cast<unsigned>(blocks)),
-                         .threads = static_cast<int>(warps) * kWarp,
-                         .shared_bytes = kQueueBytes + slots * args.stage_bytes + warps * staged_each,
-                         .overlaps = true};
+  const launch_shape how{
+      .grid = dim3(static_cast<unsigned>(blocks)),
+      .threads = static_cast<int>(warps) * kWarp,
+      .shared_bytes = kBeforeSlots<Stored, Values, Lanes, Kind> + slots * args.stage_bytes + warps * staged_each,
+      .overlaps = true};
   launch(warp_rows_kernel<Stored, Values, Lanes, Kind>, how, stream, args, "launching the row-wise top k");
 }
 
@@ -379,7 +392,7 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
   constexpr bool kSimple = Kind != warp_rows_kind::any && Kind != warp_rows_kind::plain_sorted;  // worth all shapes
   constexpr int kLanes = Kind == warp_rows_kind::any ? 8 : 4;
   constexpr bool kWritesAscending = Kind == warp_rows_kind::packed || Kind == warp_rows_kind::plain;
-  constexpr int kMostValues = kWritesAscending && sizeof(Stored) == 2 ? 128 : 64;  // of a lane
+  constexpr int kMostValues = kWritesAscending && sizeof(Stored) == 2 ? 256 : 64;  // of a lane
   if (columns <= 64) return launch_warp_rows_of<Stored, 64 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
   if (columns <= 128) return launch_warp_rows_of<Stored, 128 / kLanes, kLanes, Kind>(stream, args, multiprocessors);
   if constexpr (kPlain && sizeof(Stored) == 2) {  // half the registers: twice the values a lane
@@ -431,6 +444,9 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
     if (columns <= 1024) return launch_warp_rows_of<Stored, 32, 32, Kind>(stream, args, multiprocessors);
   }
   if constexpr (kMostValues > 64) {
+    if (columns > 6144) return launch_warp_rows_of<Stored, 256, 32, Kind>(stream, args, multiprocessors);
+    if (columns > 5120) return launch_warp_rows_of<Stored, 192, 32, Kind>(stream, args, multiprocessors);
+    if (columns > 4096) return launch_warp_rows_of<Stored, 160, 32, Kind>(stream, args, multiprocessors);
     if (columns > 3584) return launch_warp_rows_of<Stored, 128, 32, Kind>(stream, args, multiprocessors);
     if (columns > 3072) return launch_warp_rows_of<Stored, 112, 32, Kind>(stream, args, multiprocessors);
     if (columns > 2560) return launch_warp_rows_of<Stored, 96, 32, Kind>(stream, args, multiprocessors);
