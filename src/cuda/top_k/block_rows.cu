@@ -40,7 +40,9 @@ void launch_levelled(cudaStream_t stream, block_args& args, int multiprocessors)
   const std::int64_t columns = args.stage.columns_held();
   if (columns <= 4096) return launch_block_rows_of<Stored, 64, 64, 12, kKind>(stream, args, multiprocessors);
   if (columns <= 8192) return launch_block_rows_of<Stored, 64, 128, 6, kKind>(stream, args, multiprocessors);
-  if (columns <= 16384) return launch_block_rows_of<Stored, 64, 256, 3, kKind>(stream, args, multiprocessors);
+  if (columns <= 10240) return launch_block_rows_of<Stored, 160, 64, 8, kKind>(stream, args, multiprocessors);
+  if (columns <= 12288) return launch_block_rows_of<Stored, 192, 64, 6, kKind>(stream, args, multiprocessors);
+  if (columns <= 16384) return launch_block_rows_of<Stored, 128, 128, 4, kKind>(stream, args, multiprocessors);
   launch_block_rows_of<Stored, 128, 256, 2, kKind>(stream, args, multiprocessors);
 }
 

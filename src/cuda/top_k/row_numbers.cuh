@@ -19,14 +19,17 @@
 
 namespace shortlist::cuda {
 
-constexpr int kPlainPasses = 11;   // counts that most rows end with
-constexpr int kMapPasses = 6;      // more of them, with care, while the map is the row's
-constexpr int kLastPasses = 24;    // and with the map of the bracket, or without a map, where ties take a few
+constexpr int kPlainPasses = 11;  // counts that most rows end with
+constexpr int kMapPasses = 6;     // more of them, with care, while the map is the row's
+constexpr int kLastPasses = 24;   // and with the map of the bracket, where ties take a few
+constexpr int kUnmappedPasses =
+    64;                            // and without a map; in half of the last ones numbers are halved, which are 16 bits
 constexpr int kSameSide = 2;       // counts in a row on one side of k, after which brackets are halved
 constexpr int kStalls = 3;         // counts that leave a bracket as full as it was, before the map is changed
 constexpr float kManyTied = 8.0f;  // beyond k: so many are hardly ones that only the first map makes equal
 constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
 constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
+constexpr float kBolder = 2.0f;    // the same, of the first ones without a map
 constexpr float kReach = 8.0f;    // times the square root of k, and as much more: further off the border hardly ever is
 constexpr float kSpread = 1.8f;   // the same: further off it seldom is
 constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of its bracket
@@ -73,6 +76,28 @@ struct thread_numbers {
     pair next;
     memcpy(&next, &word, sizeof next);
     return __low2float(next);
+  }
+  /// The number in the middle of those from `low` to `high`.
+  static __device__ __forceinline__ float middle_number(float low, float high) {
+    constexpr std::uint32_t kSign = 0x8000u;
+    constexpr std::uint32_t kAll = 0xFFFFu;
+    const auto order_of = [](float value) {
+      std::uint32_t word;
+      const pair two = twice(value);
+      memcpy(&word, &two, sizeof word);
+      word &= kAll;
+      return word & kSign ? word ^ kAll : word | kSign;
+    };
+    const std::uint32_t order = (order_of(low) + order_of(high)) / 2;
+    const std::uint32_t word = order & kSign ? order ^ kSign : order ^ kAll;
+    pair middle;
+    memcpy(&middle, &word, sizeof middle);
+    return __low2float(middle);
+  }
+  /// at + term, of numbers another one.
+  static __device__ __forceinline__ float stepped(float at, float beyond, float step) {
+    if constexpr (kMapped) return __fmaf_rn(beyond, step, at);
+    return at + copysignf(fmaxf(fabsf(beyond * step), grid_at(at)), beyond);
   }
   /// A step from one number to the next, and more, where `value` is.
   static __device__ __forceinline__ float grid_at(float value) { return fabsf(value) * (kWide ? 0x1p-7f : 0x1p-10f); }
@@ -263,6 +288,7 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_numb
                                                  float wanted, bool open, number_bracket bracket, float at, float step,
                                                  Zoom zoom, number_border& border) {
   using kind = thread_numbers<Stored, Values>;
+  constexpr int kAtLast = kind::kMapped ? kLastPasses : kUnmappedPasses;
   float steep = 1.0f;
   int same_side = 0;
   int stalls = 1;
@@ -272,7 +298,7 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_numb
 #pragma unroll 1
   for (int round = kind::kMapped ? 0 : 1; round < 2; round++) {
 #pragma unroll 1
-    for (int pass = round == 0 ? kMapPasses : kLastPasses; pass > 0; pass--) {
+    for (int pass = round == 0 ? kMapPasses : kAtLast; pass > 0; pass--) {
       if (!group.all(!walk)) {
         const float next = group.largest(numbers.most_below(bracket.high));
         if (walk) at = next;
@@ -294,10 +320,14 @@ __device__ __forceinline__ void find_hard_border(Group& group, const thread_numb
       top_counted = top_counted || !too_many;
       same_side = too_many == was_too_many ? same_side + 1 : 0;
       was_too_many = too_many;
-      if (bracket.has_ends()) {
-        at = same_side < kSameSide ? bracket.well_inside() : bracket.middle();
+      const bool halves = same_side >= kSameSide || (!kind::kMapped && pass <= kAtLast / 2);
+      if (!kind::kMapped && at == (too_many ? INFINITY : -INFINITY)) open = false;  // no number is the border
+      if (!kind::kMapped && halves) {
+        at = kind::middle_number(bracket.low, bracket.high);
+      } else if (bracket.has_ends()) {
+        at = halves ? bracket.middle() : bracket.well_inside();
       } else {
-        at = __fmaf_rn(step * beyond, steep, at + (too_many ? 0.5f : -0.5f) * step);
+        at = kind::stepped(at + (too_many ? 0.5f : -0.5f) * step, step * beyond, steep);
         steep *= kSteep;
       }
       walk = open && stalls > 0 && !walk;
@@ -349,7 +379,8 @@ __device__ __forceinline__ number_border find_border(Group& group, const thread_
   for (int pass = kPlainPasses;; pass--) {
     bracket.narrow(at, beyond);
     if (group.all(beyond == 0.0f || bracket.held() >= reach) || pass == 0) break;
-    float next = bracket.has_ends() ? bracket.inside() : __fmaf_rn(beyond, step, at);
+    float next = bracket.has_ends() ? bracket.inside() : kind::stepped(at, beyond, step);
+    if (!kind::kMapped && pass < kPlainPasses) step *= kBolder;  // the border is on one side still
     if constexpr (!kind::kMapped) {
       next = kind::rounded(next);
       const auto is_inside = [&](float x) { return x > bracket.low && x < bracket.high; };
@@ -370,7 +401,7 @@ __device__ __forceinline__ number_border find_border(Group& group, const thread_
   border.found = !open && usable;
   border.from = border.plain = at;
   if (group.all(!open)) return border;
-  if (open) at = bracket.has_ends() ? bracket.inside() : __fmaf_rn(beyond, step, at);
+  if (open) at = bracket.has_ends() ? bracket.inside() : kind::stepped(at, beyond, step);
   find_hard_border(group, numbers, wanted, open, bracket, at, step, zoom, border);
   return border;
 }

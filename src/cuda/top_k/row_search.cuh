@@ -318,7 +318,7 @@ __device__ __forceinline__ row_marks<typename Share::bits> search_row(Group& gro
   };
   const bool usable = !takes_all && fabsf(offset) < kFarthest;  // else numbers might become NaN
   const float each = near_reciprocal(shape.scale);              // from one value to the next
-  const float step = kind::kMapped ? 1.0f : fmaxf(each, kind::grid_at(at));
+  const float step = kind::kMapped ? 1.0f : each;
   if (was_tied && group.all(border.tied)) {
     border.found = true;
     border.from = border.plain = at;
