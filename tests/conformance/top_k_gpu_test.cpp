@@ -227,59 +227,61 @@ TEST(TopKManyResidentRows, EqualTheReferenceToTheBit) {
   expect_equal_for_every_distribution(kShapes, "resident_rows", kOf16Bits);
 }
 
-/// Early stops of so many rows that a group guesses their borders from those before: every distribution in every mode.
-TEST(TopKManyStops, EqualTheReferenceToTheBit) {
+/// Each mode by itself, so that the modes can be tested side by side.
+class TopKManyStopsOfMode : public testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(Modes, TopKManyStopsOfMode, testing::Range(std::size_t{0}, std::size(kModes)));
+
+/// Early stops of so many rows that a group guesses their borders from those before: every distribution.
+TEST_P(TopKManyStopsOfMode, EqualTheReferenceToTheBit) {
   constexpr many_rows kShapes[] = {{9'000, 64, 20},    {9'000, 100, 1},    {8'000, 201, 150}, {9'000, 256, 32},
                                    {4'000, 500, 499},  {4'000, 512, 64},   {3'000, 768, 128}, {3'000, 640, 200},
                                    {3'000, 1'000, 7},  {2'500, 1'536, 64}, {2'000, 2'001, 9}, {1'500, 4'096, 64},
                                    {1'000, 9'000, 700}};
+  constexpr std::uint64_t kShapesEach = 3;
   const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
-  std::uint64_t turn = 0;
-  for (const named_mode& mode : kModes) {
-    for (const std::string_view distribution : row_distributions()) {
-      for (int i = 0; i < 3; ++i, ++turn) {
-        const many_rows& of = kShapes[turn % std::size(kShapes)];
-        const top_k_case what{.type = kAnyType[turn / 3 % std::size(kAnyType)],
-                              .rows = of.rows,
-                              .cols = of.cols,
-                              .k = of.k,
-                              .order = turn % 5 == 0 ? order::smallest : order::largest,
-                              .sorted = turn % 7 == 0,
-                              .mode = mode.name,
-                              .outputs = "values+i32",
-                              .ragged = turn % 11 == 0 ? "borders" : "no",
-                              .distribution = distribution,
-                              .seed = turn};
-        expect_equal_on(*gpu, what);
-      }
+  std::uint64_t turn = GetParam() * row_distributions().size() * kShapesEach;
+  for (const std::string_view distribution : row_distributions()) {
+    for (std::uint64_t i = 0; i < kShapesEach; ++i, ++turn) {
+      const many_rows& of = kShapes[turn % std::size(kShapes)];
+      const top_k_case what{.type = kAnyType[turn / kShapesEach % std::size(kAnyType)],
+                            .rows = of.rows,
+                            .cols = of.cols,
+                            .k = of.k,
+                            .order = turn % 5 == 0 ? order::smallest : order::largest,
+                            .sorted = turn % 7 == 0,
+                            .mode = kModes[GetParam()].name,
+                            .outputs = "values+i32",
+                            .ragged = turn % 11 == 0 ? "borders" : "no",
+                            .distribution = distribution,
+                            .seed = turn};
+      expect_equal_on(*gpu, what);
     }
   }
 }
 
-/// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: every
-/// mode, in most shapes of the kernels of short rows.
-TEST(TopKManyStops, OfValuesBesideMidpoints) {
+/// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: in
+/// most shapes of the kernels of short rows.
+TEST_P(TopKManyStopsOfMode, OfValuesBesideMidpoints) {
+  constexpr std::int64_t kCols[] = {40, 64, 128, 192, 250, 256, 512, 768, 1'024, 1'500, 2'048};
   const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
-  std::uint64_t turn = 0;
-  for (const named_mode& mode : kModes) {
-    for (const std::int64_t cols : {40, 64, 128, 192, 250, 256, 512, 768, 1'024, 1'500, 2'048}) {
-      for (const std::string_view distribution : {"near_midpoints", "apart_by_eps"}) {
-        const top_k_case what{.type = kAnyType[turn % std::size(kAnyType)],
-                              .rows = 3'000,
-                              .cols = cols,
-                              .k = turn % 3 == 0 ? cols / 3 : cols / 8,
-                              .order = turn % 5 == 0 ? order::smallest : order::largest,
-                              .mode = mode.name,
-                              .outputs = "values+i32",
-                              .ragged = turn % 11 == 5 ? "borders" : "no",
-                              .distribution = distribution,
-                              .seed = turn};
-        expect_equal_on(*gpu, what);
-      }
-      ++turn;
+  std::uint64_t turn = GetParam() * std::size(kCols);
+  for (const std::int64_t cols : kCols) {
+    for (const std::string_view distribution : {"near_midpoints", "apart_by_eps"}) {
+      const top_k_case what{.type = kAnyType[turn % std::size(kAnyType)],
+                            .rows = 3'000,
+                            .cols = cols,
+                            .k = turn % 3 == 0 ? cols / 3 : cols / 8,
+                            .order = turn % 5 == 0 ? order::smallest : order::largest,
+                            .mode = kModes[GetParam()].name,
+                            .outputs = "values+i32",
+                            .ragged = turn % 11 == 5 ? "borders" : "no",
+                            .distribution = distribution,
+                            .seed = turn};
+      expect_equal_on(*gpu, what);
     }
+    ++turn;
   }
 }
 
