@@ -105,14 +105,20 @@ constexpr value_type kAnyType[] = {value_type::f32, value_type::bf16, value_type
 constexpr value_type kOfFloats[] = {value_type::f32};
 constexpr value_type kOf16Bits[] = {value_type::bf16, value_type::bf16, value_type::f16, value_type::f16};
 
-/// Every distribution in two of the shapes, or so many, on the first GPU, by an algorithm where it can take the shape.
-void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std::string_view algorithm,
-                                         std::span<const value_type> types = kAnyType, int shapes_each = 2) {
+/// Every so-manieth distribution by itself, so that they can be tested side by side.
+constexpr int kParts = 3;
+class TopKOfDistributions : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Parts, TopKOfDistributions, testing::Range(0, kParts));
+
+/// A part of the distributions, each in two of the shapes, or so many, on the first GPU, by an algorithm where it can
+/// take the shape.
+void expect_equal_for_distributions(int part, std::span<const many_rows> shapes, std::string_view algorithm,
+                                    std::span<const value_type> types = kAnyType, int shapes_each = 2) {
   constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
   const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";
-  std::uint64_t turn = 0;
-  for (const std::string_view distribution : row_distributions()) {
+  for (std::size_t d = static_cast<std::size_t>(part); d < row_distributions().size(); d += kParts) {
+    std::uint64_t turn = d * static_cast<std::uint64_t>(shapes_each);
     for (int i = 0; i < shapes_each; ++i) {
       const many_rows& of = shapes[turn % shapes.size()];
       const top_k_case what{.type = types[turn % types.size()],
@@ -124,7 +130,7 @@ void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std:
                             .outputs = kWritten[turn / 2 % std::size(kWritten)],
                             .row_gap = turn % 5 == 0 ? 3 : 0,
                             .ragged = of.ragged,
-                            .distribution = distribution,
+                            .distribution = row_distributions()[d],
                             .seed = turn++};
       expect_equal_by(algorithm, *gpu, what);
     }
@@ -133,15 +139,15 @@ void expect_equal_for_every_distribution(std::span<const many_rows> shapes, std:
 
 /// So many rows that a group lists the candidates of all but its first: rows alike, and rows that a list does not
 /// serve.
-TEST(TopKLists, EqualTheReferenceToTheBit) {
+TEST_P(TopKOfDistributions, ByLists) {
   constexpr many_rows kShapes[] = {{8'000, 1'300, 64},  {6'000, 2'048, 100}, {3'000, 4'999, 1},   {4'000, 4'096, 17},
                                    {2'500, 8'192, 300}, {8'000, 1'536, 128}, {2'500, 9'001, 900}, {3'000, 4'104, 60}};
-  expect_equal_for_every_distribution(kShapes, "plan");
+  expect_equal_for_distributions(GetParam(), kShapes, "plan");
 }
 
 /// So many rows of 16 bits that groups look for the borders of all but their first ones among levels: warps, blocks of
 /// two to eight of them, and warps that sort.
-TEST(TopKLevels, EqualTheReferenceToTheBit) {
+TEST_P(TopKOfDistributions, ByLevels) {
   constexpr many_rows kShapes[] = {
       {60'000, 150, 20},         {9'000, 1'300, 70},       {9'000, 2'048, 100},   {5'000, 2'056, 128},
       {5'000, 3'001, 200},       {5'000, 4'095, 90},       {4'000, 4'096, 1'000}, {5'000, 4'200, 300},
@@ -151,7 +157,7 @@ TEST(TopKLevels, EqualTheReferenceToTheBit) {
       {5'000, 5'003, 1'500},     {5'000, 6'144, 64},       {5'000, 6'001, 400},   {5'000, 8'192, 500},
       {5'000, 8'101, 60},        {1'000, 2'500, 64},       {600, 7'000, 3}};
   constexpr int kShapesEach = 3;
-  expect_equal_for_every_distribution(kShapes, "plan", kOf16Bits, kShapesEach);
+  expect_equal_for_distributions(GetParam(), kShapes, "plan", kOf16Bits, kShapesEach);
 }
 
 /// Rows unlike those before, whose borders are guessed from themselves: in most kernels that look among levels.
@@ -191,18 +197,18 @@ TEST(TopKLevels, OfUnlikeRows) {
 }
 
 /// The same of fp32, whose levels hold values that differ: several shares for each warp of every kernel.
-TEST(TopKValueLevels, EqualTheReferenceToTheBit) {
+TEST_P(TopKOfDistributions, ByLevelsOfValues) {
   constexpr many_rows kShapes[] = {{80'000, 64, 9},           {80'000, 120, 40},        {65'000, 190, 32},
                                    {33'000, 256, 32},         {33'000, 255, 60},        {33'000, 256, 128, true},
                                    {27'000, 384, 40},         {27'000, 510, 50},        {17'000, 512, 130},
                                    {14'000, 768, 32, true},   {9'000, 765, 128},        {9'000, 1'024, 64},
                                    {9'000, 1'000, 300, true}, {300'000, 250, 20, true}, {140'000, 256, 1}};
   constexpr int kShapesEach = 4;
-  expect_equal_for_every_distribution(kShapes, "plan", kOfFloats, kShapesEach);
+  expect_equal_for_distributions(GetParam(), kShapes, "plan", kOfFloats, kShapesEach);
 }
 
 /// Long rows, more of them than there are blocks: lists that the threads hold and longer ones, in both orders.
-TEST(TopKLongRows, EqualTheReferenceToTheBit) {
+TEST_P(TopKOfDistributions, OfLongRows) {
   constexpr many_rows kShapes[] = {{300, 17'003, 300},
                                    {280, 20'000, 2'500, true},
                                    {290, 16'500, 50},
@@ -210,21 +216,21 @@ TEST(TopKLongRows, EqualTheReferenceToTheBit) {
                                    {300, 24'001, 1'000, true},
                                    {280, 18'000, 64, true},
                                    {400, 20'000, 700, false, "borders"}};
-  expect_equal_for_every_distribution(kShapes, "filter_rows");
+  expect_equal_for_distributions(GetParam(), kShapes, "filter_rows");
 }
 
 /// Rows that a block holds, so many that it takes several, and learns from them.
-TEST(TopKResidentRows, EqualTheReferenceToTheBit) {
+TEST_P(TopKOfDistributions, OfResidentRows) {
   constexpr many_rows kShapes[] = {{800, 17'003, 300},   {600, 20'000, 1'500, true},          {900, 16'500, 50},
                                    {560, 24'001, 2'000}, {600, 24'001, 1'000, true},          {900, 18'000, 1, true},
                                    {900, 32'000, 200},   {800, 20'000, 700, false, "borders"}};
-  expect_equal_for_every_distribution(kShapes, "resident_rows");
+  expect_equal_for_distributions(GetParam(), kShapes, "resident_rows");
 }
 
 /// The same of 16 bits and best first, so many that three blocks share a multiprocessor.
-TEST(TopKManyResidentRows, EqualTheReferenceToTheBit) {
+TEST_P(TopKOfDistributions, OfManyResidentRows) {
   constexpr many_rows kShapes[] = {{1'700, 17'003, 60, true}, {1'700, 20'000, 250, true}};
-  expect_equal_for_every_distribution(kShapes, "resident_rows", kOf16Bits);
+  expect_equal_for_distributions(GetParam(), kShapes, "resident_rows", kOf16Bits);
 }
 
 /// Each mode by itself, so that the modes can be tested side by side.
