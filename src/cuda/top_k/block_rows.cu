@@ -14,7 +14,7 @@ constexpr int kMostListedOf16Bits = 128;
 template <class Stored, block_rows_kind Kind>
 void launch_columns(cudaStream_t stream, block_args& args, int multiprocessors) {
   constexpr bool kListed = Kind == block_rows_kind::listed;
-  constexpr bool kLong = kListed && sizeof(Stored) == 2;
+  constexpr bool kLong = kListed && sizeof(Stored) == 2;  // than kFewColsOf16Bits: others are levelled
   const std::int64_t columns = args.stage.columns_held();
   if constexpr (!kLong) {
     if constexpr (Kind == block_rows_kind::any)

@@ -7,7 +7,7 @@
 namespace shortlist::cuda {
 
 /// A bit for each of so many columns, where no built-in type has as many. Shifts are by constants, once loops are
-/// unrolled: else the words would lie in local memory.
+/// unrolled: else the words would lie in local memory. Built-in types are shifted by variables, too.
 template <int Words>
 struct word_marks {
   std::uint32_t words[Words] = {};

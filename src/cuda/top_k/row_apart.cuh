@@ -1,9 +1,10 @@
 // Rows that an early stop does not take: they hold NaN or an infinity, and their result is the exact one.
 //
 // They are few, or all: of masked rows, every one holds -inf. Calls keep their search out of the registers, and of the
-// loop, of rows that an early stop takes; what they learn of where borders lie is kept in memory. History, 2^20 x 256,
-// k 32, four steps, on an H100: one row after the other by its keys, infinities in every row 5.39 ms, NaN in every
-// tenth 1.28 -> all rows of a warp by 16-bit numbers 0.54 and 0.80.
+// loop, of rows that an early stop takes; what they learn of where borders lie is kept in shared memory. History, 2^20
+// x 256, k 32, four steps, on an H100: one row after the other by its keys, infinities in every row 5.39 ms, NaN in
+// every tenth 1.28 -> all rows of a warp by 16-bit numbers 0.54 and 0.80. On an H200, 0.43 and 0.38 -> what is known in
+// shared memory instead of local 0.36 and 0.38.
 #pragma once
 
 #include "cuda/top_k/row_levels.cuh"

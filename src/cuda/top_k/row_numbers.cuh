@@ -19,17 +19,16 @@
 
 namespace shortlist::cuda {
 
-constexpr int kPlainPasses = 11;  // counts that most rows end with
-constexpr int kMapPasses = 6;     // more of them, with care, while the map is the row's
-constexpr int kLastPasses = 24;   // and with the map of the bracket, where ties take a few
-constexpr int kUnmappedPasses =
-    64;                            // and without a map; in half of the last ones numbers are halved, which are 16 bits
-constexpr int kSameSide = 2;       // counts in a row on one side of k, after which brackets are halved
-constexpr int kStalls = 3;         // counts that leave a bracket as full as it was, before the map is changed
-constexpr float kManyTied = 8.0f;  // beyond k: so many are hardly ones that only the first map makes equal
-constexpr float kBracket = 16.0f;  // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
-constexpr float kSteep = 1.5f;     // growth of steps while the border is on one side
-constexpr float kBolder = 2.0f;    // the same, of the first ones without a map
+constexpr int kPlainPasses = 11;     // counts that most rows end with
+constexpr int kMapPasses = 6;        // more of them, with care, while the map is the row's
+constexpr int kLastPasses = 24;      // and with the map of the bracket, where ties take a few
+constexpr int kUnmappedPasses = 64;  // and without a map: every other one of the last 32 halves the numbers, of 16 bits
+constexpr int kSameSide = 2;         // counts in a row on one side of k, after which brackets are halved
+constexpr int kStalls = 3;           // counts that leave a bracket as full as it was, before the map is changed
+constexpr float kManyTied = 8.0f;    // beyond k: so many are hardly ones that only the first map makes equal
+constexpr float kBracket = 16.0f;    // width of the bracket in its own map: fp16 has 2,048 numbers of [4, 8) alone
+constexpr float kSteep = 1.5f;       // growth of steps while the border is on one side
+constexpr float kBolder = 2.0f;      // the same, of the first ones without a map
 constexpr float kReach = 8.0f;    // times the square root of k, and as much more: further off the border hardly ever is
 constexpr float kSpread = 1.8f;   // the same: further off it seldom is
 constexpr float kBoldest = 0.9f;  // interpolation keeps away from the ends of its bracket
@@ -45,7 +44,7 @@ constexpr int mark_words(int values) {
   return words;
 }
 
-/// `Values` of a thread: 8, 16, 24, 32, 48 or 64; of 16 bits 40, 80, 96, 112 or 128, too.
+/// `Values` of a thread: 8, 16, 24, 32, 48 or 64; of 16 bits 40, 80, 96, 112, 128, 160, 192 or 256, too.
 template <class Stored, int Values>
 struct thread_numbers {
   static constexpr bool kMapped = std::is_same_v<Stored, float>;
@@ -66,35 +65,36 @@ struct thread_numbers {
   }
   /// The number that `value` is rounded to.
   static __device__ __forceinline__ float rounded(float value) { return __low2float(twice(value)); }
-  /// The number after `value`, which is one and not NaN.
-  static __device__ __forceinline__ float next_above(float value) {
+  /// The 16 bits of the number that `value` is rounded to, and the other way round.
+  static __device__ __forceinline__ std::uint32_t bits_of(float value) {
     std::uint32_t word;
     const pair two = twice(value);
     memcpy(&word, &two, sizeof word);
-    word &= 0xFFFFu;
+    return word & 0xFFFFu;
+  }
+  static __device__ __forceinline__ float of_bits(std::uint32_t word) {
+    pair number;
+    memcpy(&number, &word, sizeof number);
+    return __low2float(number);
+  }
+  /// The number after `value`, which is one and not NaN.
+  static __device__ __forceinline__ float next_above(float value) {
+    std::uint32_t word = bits_of(value);
     word = word == 0 || word == 0x8000u ? 1u : word & 0x8000u ? word - 1 : word + 1;
-    pair next;
-    memcpy(&next, &word, sizeof next);
-    return __low2float(next);
+    return of_bits(word);
   }
   /// The number in the middle of those from `low` to `high`.
   static __device__ __forceinline__ float middle_number(float low, float high) {
     constexpr std::uint32_t kSign = 0x8000u;
     constexpr std::uint32_t kAll = 0xFFFFu;
     const auto order_of = [](float value) {
-      std::uint32_t word;
-      const pair two = twice(value);
-      memcpy(&word, &two, sizeof word);
-      word &= kAll;
+      const std::uint32_t word = bits_of(value);
       return word & kSign ? word ^ kAll : word | kSign;
     };
     const std::uint32_t order = (order_of(low) + order_of(high)) / 2;
-    const std::uint32_t word = order & kSign ? order ^ kSign : order ^ kAll;
-    pair middle;
-    memcpy(&middle, &word, sizeof middle);
-    return __low2float(middle);
+    return of_bits(order & kSign ? order ^ kSign : order ^ kAll);
   }
-  /// at + term, of numbers another one.
+  /// at + beyond * step; without a map at least a number away.
   static __device__ __forceinline__ float stepped(float at, float beyond, float step) {
     if constexpr (kMapped) return __fmaf_rn(beyond, step, at);
     return at + copysignf(fmaxf(fabsf(beyond * step), grid_at(at)), beyond);

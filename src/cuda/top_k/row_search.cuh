@@ -39,12 +39,21 @@ struct row_choice {
   int place;    // of the first, among the row's
 };
 
+/// The first `quota` of the marked columns; marks are ascending.
+__device__ __forceinline__ std::uint32_t keep_first(std::uint32_t marks, int quota) {
+  if (quota <= 0) return 0;
+  if (count_marks(marks) <= quota) return marks;
+  int kept = 0;  // so many low bits hold no more than `quota` marks
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    if (count_marks(marks & ((1u << (kept + step)) - 1)) <= quota) kept += step;
+  return marks & ((1u << kept) - 1);
+}
+/// The same of more than a word: one word has the last that is kept.
 template <class Bits>
-__device__ __forceinline__ Bits keep_first(Bits marks, int quota);
-
-/// keep_first, of marks of more than a word, more than are kept: one word has the last that is kept, and others.
-template <class Bits>
-__device__ __forceinline__ Bits keep_first_of_words(const Bits& marks, int quota) {
+__device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
+  if (quota <= 0) return 0;
+  if (count_marks(marks) <= quota) return marks;
   constexpr int kWords = sizeof(Bits) / 4;
   int at = 0;
   std::uint32_t last = 0;
@@ -64,22 +73,6 @@ __device__ __forceinline__ Bits keep_first_of_words(const Bits& marks, int quota
 #pragma unroll
   for (int w = 0; w < kWords; w++) words[w] = w < at ? word_of(marks, w) : w == at ? last : 0;
   return joined_words<Bits>(words);
-}
-
-/// The first `quota` of the marked columns; marks are ascending.
-template <class Bits>
-__device__ __forceinline__ Bits keep_first(Bits marks, int quota) {
-  if (quota <= 0) return 0;
-  if (count_marks(marks) <= quota) return marks;
-  if constexpr (sizeof(Bits) > sizeof(std::uint32_t)) {
-    return keep_first_of_words(marks, quota);
-  } else {
-    int kept = 0;  // so many low bits hold no more than `quota` marks
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-      if (count_marks(marks & ((Bits{1} << (kept + step)) - 1)) <= quota) kept += step;
-    return marks & ((Bits{1} << kept) - 1);
-  }
 }
 
 /// Of the sets that threads marked, in ascending columns: the first k that are sure, then the first that fill up.
