@@ -184,7 +184,7 @@ __device__ __forceinline__ bool choose_by_value_level(Group& group, const search
   using bits = typename Share::bits;
   const float scale = plan.window_scale * shape.scale * (guessed ? 1.0f / kGuessWindow : 1.0f);
   const value_window window(shape.at, near_reciprocal(scale), scale, row.negated);
-  if (!group.all(window.usable() && !shape.tied)) return false;
+  if (!group.all(window.usable())) return false;
   std::uint32_t levels[Share::kValues / 2];
   float upper = 0.0f;
   if constexpr (Gap::kAsked) {
@@ -301,20 +301,22 @@ class level_trials {
                                          const staged_row<typename Share::stored>& row, const Share& share, bool first,
                                          row_shape& shape, typename Share::bits& chosen, int& place, Gap& gap) {
     constexpr bool kGuesses = kMayGuess<typename Share::stored, Group, Gap>;
+    constexpr bool kOfValues = sizeof(typename Share::stored) == 4;
+    if (kOfValues && shape.tied) return false;  // search_row tries the tie first
     bool guesses = first || !shape.steady || !trials_.due<seldom_trials::kAlike>();
     if (guesses && !may_guess<kGuesses>(shape)) return false;
 #pragma unroll 1
     for (;;) {
       if (guesses) look_at_row(group, plan, row, share, shape);
       bool found;
-      if constexpr (sizeof(typename Share::stored) == 4) {
+      if constexpr (kOfValues) {
         found = choose_by_value_level(group, plan, row, share, guesses, shape, chosen, place, gap);
       } else {
         found = choose_by_level(group, plan, share, guesses, shape, chosen, place, gap);
       }
       if (guesses) {
         trials_.learn<seldom_trials::kGuessed>(found);
-        shape.steady = found;
+        shape.steady = true;  // where a search begins
         return found;
       }
       trials_.learn<seldom_trials::kAlike>(found);
