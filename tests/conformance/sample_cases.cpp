@@ -250,6 +250,98 @@ std::vector<sample_case> changed_sample_cases() {
   return cases;
 }
 
+std::vector<sample_case> array_sample_cases() {
+  // On 132 multiprocessors, each of which holds two blocks: rows of one block, of two, of four, of eight, and of one
+  // again where nearly all places are taken.
+  struct rows_of {
+    std::int64_t rows;
+    std::int64_t wide_vocab;    // of fp32
+    std::int64_t narrow_vocab;  // of 16 bits
+  };
+  constexpr rows_of kShapes[] = {
+      {33, 1000, 4097}, {70, 8193, 12'289}, {32, 16'385, 20'001}, {9, 32'769, 50'257}, {140, 2001, 8191}};
+  struct change {
+    std::string_view history;
+    std::string_view bias;
+    std::string_view mask;
+    std::int64_t col_stride;
+  };
+  constexpr change kChanges[] = {{"no", "no", "no", 1},
+                                 {"long_both", "no", "no", 1},
+                                 {"no", "no", "no", 1},
+                                 {"no", "no", "bits", 1},
+                                 {"short_both", "no", "bytes", 1},
+                                 {"no", "no", "no", 1},
+                                 {"long_generated", "rows", "shared_bits", 2}};
+  constexpr std::string_view kPlainAnswers[] = {"i32+status", "i64", "i32+kept"};
+  std::vector<sample_case> cases;
+  const auto turn = [&](const auto& values) { return values[cases.size() % std::size(values)]; };
+  const auto add = [&](sample_case what) {
+    what.answer = turn(kPlainAnswers);
+    cases.push_back(what);
+    cases.back().seed = 8000 + cases.size();
+  };
+  for (const std::string_view distribution : logit_distributions()) {
+    for (const rows_of& shape : kShapes) {
+      const std::size_t i = cases.size();
+      const value_type type = kLogitTypes[i / 2 % std::size(kLogitTypes)];
+      const change& by = turn(kChanges);
+      add({.type = type,
+           .rows = shape.rows,
+           .vocab = type == value_type::f32 ? shape.wide_vocab : shape.narrow_vocab,
+           .row_gap = kLogitGaps[i / 4 % std::size(kLogitGaps)],
+           .col_stride = by.col_stride,
+           .distribution = distribution,
+           .temperature = 0.8f,
+           .top_p = 0.9f,
+           .penalties = by.history == "no" ? "none" : "all",
+           .history = by.history,
+           .bias = by.bias,
+           .mask = by.mask,
+           .parameters = i % 4 == 3 ? "bad_rows" : "all_rows"});
+    }
+  }
+  // Arrays beside parameters in common. Which are arrays, the case's seed says: its bits that are 0, temperature's the
+  // lowest, then top_k's, top_p's, min_p's, those of the seed and the offset, and of the penalties.
+  constexpr std::uint64_t kTopKAlone = 0b1'1100'1101;
+  constexpr std::uint64_t kTopKAndTopP = 0b1'1100'1001;
+  constexpr std::uint64_t kAllButTopK = 0b0'0000'0010;  // all rows are weighed
+  const auto add_some = [&](std::uint64_t arrays, sample_case what) {
+    what.type = turn(kLogitTypes);
+    what.parameters = "some_rows";
+    add(what);
+    cases.back().seed = arrays;
+  };
+  for (const auto& [rows, vocab] : {std::pair{33, 1000}, std::pair{20, 32'000}}) {
+    const sample_case base{.rows = rows, .vocab = vocab, .temperature = 0.8f};
+    sample_case filtered = base;
+    filtered.top_p = 0.9f;
+    add_some(kTopKAlone, filtered);
+    add_some(kTopKAndTopP, base);
+    add_some(kAllButTopK, base);
+    filtered.min_p = 0.05f;
+    add_some(kTopKAlone, filtered);
+    filtered.top_p = 1.0f;  // behind min_p it has a kernel of its own
+    filtered.min_p_order = "first";
+    add_some(kTopKAlone, filtered);
+  }
+  // As many rows as places, and one more; logits of as many bytes as a block holds; and of all rows 3 << 21.
+  const auto add_many = [&](sample_case what) {
+    what.top_k = 50;
+    what.parameters = "all_rows";
+    add(what);
+  };
+  add_many({.rows = 264, .vocab = 999});
+  add_many({.rows = 265, .vocab = 999});
+  add_many({.rows = 133, .vocab = 32'768});
+  add_many({.rows = 133, .vocab = 32'769});
+  add_many({.rows = 48, .vocab = 131'071});
+  add_many({.rows = 48, .vocab = 131'072});
+  add_many({.type = value_type::bf16, .rows = 48, .vocab = 131'072, .history = "long_both", .mask = "bytes"});
+  add_many({.type = value_type::f16, .rows = 48, .vocab = 131'072, .bias = "shared"});
+  return cases;
+}
+
 std::vector<sample_case> border_sample_cases() {
   std::vector<sample_case> cases;
   const auto add = [&](sample_case what) {

@@ -167,6 +167,12 @@ std::vector<sample_case> filter_sample_cases();
 /// without log-probabilities GPUs do not copy them.
 std::vector<sample_case> changed_sample_cases();
 
+/// Rows of which top_k is an array, so that the device alone knows which of them keep few by count: counted, greedy,
+/// filtered by top_p or min_p alone, and not at all, in one batch, and without log-probabilities. GPUs that draw from
+/// them all at a time have blocks that know each way, one, two, four or eight a row; rows that do not fit so, or have
+/// many logits, get two launches. Every distribution, plain and changed; then both sides of each limit.
+std::vector<sample_case> array_sample_cases();
+
 /// The vocabularies of models, and both sides of the one at which a GPU changes its algorithm: of these none is left
 /// out.
 std::vector<sample_case> border_sample_cases();

@@ -85,7 +85,7 @@ class forced_sample_way {
 std::string run_way(const sample_case& what, const sample_way& how, const sample_data& data,
                     const sample_answer& expected);
 
-/// On the CPU every instruction set; on a GPU every algorithm.
+/// On the CPU every instruction set; on a GPU what is planned, and every algorithm.
 std::vector<sample_way> sample_ways_of(device where);
 
 }  // namespace shortlist::conformance

@@ -90,6 +90,16 @@ TEST_P(SampleOnDevice, EqualsTheReferenceOnChangedRows) {
   run_cases(cases, where_);
 }
 
+TEST_P(SampleOnDevice, EqualsTheReferenceOnRowsOfArrays) {
+  const std::vector<sample_case> all = array_sample_cases();
+  constexpr std::size_t kReducedStep = kSampleStep == 1 ? 13 : 37;  // shares no factor with the tables' sizes
+  const bool all_of_them = run_settings().full || where_.kind() == device_kind::cuda;  // which has kernels for them
+  const std::size_t step = all_of_them ? 1 : kReducedStep;
+  std::vector<sample_case> cases;
+  for (std::size_t i = 0; i < all.size(); i += step) cases.push_back(all[i]);
+  run_cases(cases, where_);
+}
+
 TEST_P(SampleOnDevice, EqualsTheReferenceOnFlatRows) {
   const std::vector<sample_case> all = flat_sample_cases();
   constexpr std::size_t kReducedStep = kSampleStep == 1 ? 17 : 67;  // shares no factor with the tables' sizes
@@ -151,6 +161,28 @@ TEST(SampleCases, HaveEveryPairThatTheLimitsAllow) {
           << answer.name << " " << top_n;
     }
   }
+}
+
+// A batch of one kind alone would not tell whether rows take the ways that they should.
+TEST(SampleCases, BatchesOfArraysHaveRowsOfEveryKind) {
+  constexpr std::int32_t kMostCounted = 112;  // kMostByGroups of the CUDA backend
+  constexpr std::int64_t kEnoughRows = 64;
+  constexpr std::int64_t kFewLogits = 600'000;  // all of them would take long to make
+  int batches = 0;
+  for (const sample_case& what : array_sample_cases()) {
+    if (what.rows < kEnoughRows || what.rows * what.vocab > kFewLogits || what.parameters != "all_rows") continue;
+    const std::vector<sample_row> rows = make_rows(what);
+    const auto holds = [&](auto&& condition) { return std::any_of(rows.begin(), rows.end(), condition); };
+    const auto is_off = [&](const sample_row& row) { return row.top_k < 1 || row.top_k >= what.vocab; };
+    const auto is_open = [&](const sample_row& row) { return row.temperature != 0.0f && is_off(row); };
+    EXPECT_TRUE(holds([&](const sample_row& row) { return !is_off(row) && row.top_k <= kMostCounted; }));
+    EXPECT_TRUE(holds([&](const sample_row& row) { return !is_off(row) && row.top_k > kMostCounted; }));
+    EXPECT_TRUE(holds([&](const sample_row& row) { return row.temperature == 0.0f && is_off(row); }));
+    EXPECT_TRUE(holds([&](const sample_row& row) { return is_open(row) && row.top_p > 0.0f && row.top_p < 1.0f; }));
+    EXPECT_TRUE(holds([&](const sample_row& row) { return is_open(row) && row.top_p >= 1.0f; }));
+    ++batches;
+  }
+  EXPECT_GE(batches, 10);
 }
 
 TEST(SampleCases, AreReadBackFromTheirLines) {
