@@ -74,8 +74,79 @@ void capture_and_replay(const sample_case& what, const sample_way& how) {
   }
 }
 
+/// Without log-probabilities: rows drawn from by count, plain and under an overlay, by weight, and by arrays of
+/// parameters.
+std::vector<sample_case> fast_cases() {
+  return {
+      {.type = value_type::bf16,
+       .rows = 20,
+       .vocab = 32'000,
+       .temperature = 0.8f,
+       .top_k = 50,
+       .top_p = 0.95f,
+       .parameters = "seed_rows",
+       .answer = "i32+kept",
+       .seed = 6},
+      {.rows = 33, .vocab = 1000, .temperature = 0.0f, .answer = "i32+status", .seed = 7},
+      {.rows = 20, .vocab = 33'001, .top_p = 0.9f, .parameters = "seed_rows", .answer = "i32+kept", .seed = 8},
+      {.type = value_type::f16,
+       .rows = 70,
+       .vocab = 8193,
+       .temperature = 1.5f,
+       .min_p = 0.02f,
+       .parameters = "seed_rows",
+       .answer = "i64",
+       .seed = 9},
+      {.rows = 5, .vocab = 50'257, .answer = "i32+kept", .seed = 10},
+      // Bits that are given are an overlay in any case, others where so many bf16 logits are changed.
+      {.rows = 9,
+       .vocab = 4097,
+       .top_k = 20,
+       .mask = "bits",
+       .parameters = "seed_rows",
+       .answer = "i32+kept",
+       .seed = 11},
+      {.type = value_type::bf16,
+       .rows = 13,
+       .vocab = 128'256,
+       .temperature = 0.8f,
+       .top_k = 50,
+       .top_p = 0.95f,
+       .penalties = "all",
+       .history = "long_both",
+       .parameters = "seed_rows",
+       .answer = "i32+kept",
+       .seed = 12},
+      {.type = value_type::bf16,
+       .rows = 13,
+       .vocab = 128'256,
+       .top_k = 50,
+       .mask = "bytes",
+       .answer = "i32+status",
+       .seed = 13},
+      // Arrays of few logits: as planned one launch, forced two.
+      {.type = value_type::bf16,
+       .rows = 33,
+       .vocab = 32'000,
+       .parameters = "all_rows",
+       .answer = "i32+kept",
+       .seed = 14},
+      {.rows = 150, .vocab = 1000, .parameters = "bad_rows", .answer = "i32+status", .seed = 15},
+      {.type = value_type::bf16,
+       .rows = 20,
+       .vocab = 16'385,
+       .penalties = "all",
+       .history = "long_both",
+       .mask = "bytes",
+       .parameters = "all_rows",
+       .answer = "i32+kept",
+       .seed = 16},
+      {.rows = 9, .vocab = 4097, .bias = "rows", .parameters = "all_rows", .answer = "i64", .seed = 17},
+  };
+}
+
 TEST(SampleCudaGraph, ReplayedWithOtherData) {
-  const sample_case cases[] = {
+  std::vector<sample_case> cases = {
       {.rows = 33, .vocab = 1000, .temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .parameters = "seed_rows"},
       {.type = value_type::bf16,
        .rows = 5,
@@ -89,6 +160,7 @@ TEST(SampleCudaGraph, ReplayedWithOtherData) {
       {.rows = 2, .vocab = 128'256, .bias = "rows", .mask = "shared_bytes", .parameters = "seed_rows", .seed = 4},
       {.vocab = 300'001, .distribution = "peaked", .top_p = 0.99f, .parameters = "all_rows", .seed = 5},
   };
+  for (const sample_case& fast : fast_cases()) cases.push_back(fast);
   const std::vector<device> all = gpus();
   if (all.empty()) GTEST_SKIP() << "no GPU";
   for (const device& gpu : all) {
@@ -96,6 +168,26 @@ TEST(SampleCudaGraph, ReplayedWithOtherData) {
       for (const sample_case& what : cases) capture_and_replay(what, how);
     }
   }
+}
+
+/// More than 3 << 21 logits: of arrays of parameters, rows of either kind are planned a launch of their own; and where
+/// they are changed, another before each.
+TEST(SampleCudaGraph, ManyRowsOfArraysReplayedWithOtherData) {
+  const sample_case plain{.type = value_type::bf16,
+                          .rows = 50,
+                          .vocab = 128'256,
+                          .parameters = "all_rows",
+                          .answer = "i32+kept",
+                          .seed = 21};
+  sample_case penalized = plain;
+  penalized.penalties = "all";
+  penalized.history = "long_both";
+  penalized.mask = "bits";
+  sample_case biased = plain;
+  biased.bias = "shared";
+  const std::vector<device> all = gpus();
+  if (all.empty()) GTEST_SKIP() << "no GPU";
+  for (const sample_case& what : {plain, penalized, biased}) capture_and_replay(what, {all.front(), "-", "plan"});
 }
 
 struct large_case {
