@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -197,11 +198,17 @@ double chi_square_limit(double degrees) {
   return degrees * std::pow(1.0 - spread + kNormalQuantile * std::sqrt(spread), 3.0);
 }
 
-/// The probabilities of tokens of which the first `kept` in the one order remain.
-std::vector<double> probabilities_of(const std::vector<float>& logits, double temperature, std::int64_t kept) {
+/// Tokens in the one order.
+std::vector<std::size_t> best_first(const std::vector<float>& logits) {
   std::vector<std::size_t> order(logits.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  return order;
+}
+
+/// The probabilities of tokens of which the first `kept` in the one order remain.
+std::vector<double> probabilities_of(const std::vector<float>& logits, double temperature, std::int64_t kept) {
+  std::vector<std::size_t> order = best_first(logits);
   order.resize(static_cast<std::size_t>(kept));
   std::vector<double> probabilities(logits.size(), 0.0);
   double sum = 0.0;
@@ -214,46 +221,55 @@ std::vector<double> probabilities_of(const std::vector<float>& logits, double te
 }
 
 struct draw_test {
+  value_type type = value_type::f32;  ///< or bf16
   std::int64_t vocab;
-  std::int64_t calls;
-  float temperature;
-  std::int32_t top_k;
-  float top_p;
+  std::int64_t rows = 1000;  ///< of the same logits, each with a seed of its own
+  std::int64_t calls;        ///< with ascending offsets
+  float temperature = 1.0f;
+  std::int32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  min_p_order order = min_p_order::last;
 };
 
 class draws {
  public:
-  static constexpr std::int64_t kRows = 1000;  // of the same logits, each with a seed of its own
-
   draws(const draw_test& test, device where)
       : test_(test), where_(where), logits_(static_cast<std::size_t>(test.vocab)) {
+    constexpr std::uint32_t kUpperHalf = 0xFFFF0000u;  // of fp32: what bf16 stores
     random_numbers random(31);
-    for (float& logit : logits_) logit = static_cast<float>(1.5 * random.normal());
+    for (float& logit : logits_) {
+      logit = static_cast<float>(1.5 * random.normal());
+      if (test.type == value_type::bf16) logit = std::bit_cast<float>(std::bit_cast<std::uint32_t>(logit) & kUpperHalf);
+    }
   }
 
-  /// How often each token was drawn, in calls with ascending offsets.
+  /// How often each token was drawn.
   std::vector<std::int64_t> count() {
     const stream s(where_);
-    std::vector<float> all;
+    const std::vector<std::byte> one = stored_row();
+    std::vector<std::byte> all;
     std::vector<std::uint64_t> seeds;
-    for (std::int64_t row = 0; row < kRows; ++row) {
-      all.insert(all.end(), logits_.begin(), logits_.end());
+    for (std::int64_t row = 0; row < test_.rows; ++row) {
+      all.insert(all.end(), one.begin(), one.end());
       seeds.push_back(static_cast<std::uint64_t>(row));
     }
-    device_copy<float> device_logits(s, all);
+    device_copy<std::byte> device_logits(s, all);
     device_copy<std::uint64_t> device_seeds(s, seeds);
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(kRows), -2);
+    std::vector<std::int32_t> tokens(seeds.size(), -2);
     std::vector<std::int32_t> kept = tokens;
     device_copy<std::int32_t> device_tokens(s, tokens);
     device_copy<std::int32_t> device_kept(s, kept);
     std::vector<std::int64_t> counts(logits_.size(), 0);
     for (std::int64_t call = 0; call < test_.calls; ++call) {
-      sample(s, value_matrix(device_logits.data(), value_type::f32, kRows, test_.vocab, test_.vocab),
+      sample(s, value_matrix(device_logits.data(), test_.type, test_.rows, test_.vocab, test_.vocab),
              {.temperature = test_.temperature,
               .top_k = test_.top_k,
               .top_p = test_.top_p,
+              .min_p = test_.min_p,
               .seed = device_seeds.data(),
-              .offset = static_cast<std::uint64_t>(call)},
+              .offset = static_cast<std::uint64_t>(call),
+              .min_p_order = test_.order},
              {.tokens = device_tokens.data(), .kept = device_kept.data()});
       device_tokens.download(s, tokens);
       for (const std::int32_t token : tokens) ++counts.at(static_cast<std::size_t>(token));
@@ -263,39 +279,59 @@ class draws {
     return counts;
   }
 
-  /// Of the counts against the probabilities; tokens that are expected too seldom are taken together.
+  /// Of the counts against the probabilities: tokens that are expected too seldom are taken together, neighbours by
+  /// their ids, then by their weights.
   void expect_probable(const std::vector<std::int64_t>& counts) const {
-    constexpr double kLeastExpected = 10.0;
-    const auto total = static_cast<double>(kRows * test_.calls);
     const std::vector<double> probabilities = probabilities_of(logits_, test_.temperature, kept_);
+    std::vector<std::size_t> by_id(logits_.size());
+    for (std::size_t token = 0; token < by_id.size(); ++token) {
+      by_id[token] = token;
+      EXPECT_TRUE(probabilities[token] > 0.0 || counts[token] == 0) << "token " << token << " was filtered out";
+    }
+    expect_probable_cells(counts, probabilities, by_id);
+    expect_probable_cells(counts, probabilities, best_first(logits_));
+  }
+
+ private:
+  std::vector<std::byte> stored_row() const {
+    const auto size = static_cast<std::size_t>(size_bytes(test_.type));
+    std::vector<std::byte> bytes(logits_.size() * size);
+    for (std::size_t i = 0; i < logits_.size(); ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(logits_[i]) >> (32 - 8 * size);
+      std::memcpy(bytes.data() + i * size, &bits, size);
+    }
+    return bytes;
+  }
+
+  void expect_probable_cells(const std::vector<std::int64_t>& counts, const std::vector<double>& probabilities,
+                             const std::vector<std::size_t>& order) const {
+    constexpr double kLeastExpected = 10.0;
+    const auto total = static_cast<double>(test_.rows * test_.calls);
     double statistic = 0.0;
     double degrees = -1.0;
-    double rare_expected = 0.0;
-    double rare_count = 0.0;
     const auto add = [&](double expected, double count) {
       statistic += (count - expected) * (count - expected) / expected;
       degrees += 1.0;
     };
-    for (std::size_t token = 0; token < counts.size(); ++token) {
+    double rare_expected = 0.0;
+    double rare_count = 0.0;
+    for (const std::size_t token : order) {
       const double expected = total * probabilities[token];
       const auto count = static_cast<double>(counts[token]);
-      if (expected == 0.0) {
-        EXPECT_EQ(counts[token], 0) << "token " << token << " was filtered out";
-        continue;
-      }
       if (expected >= kLeastExpected) {
         add(expected, count);
-      } else {
-        rare_expected += expected;
-        rare_count += count;
+        continue;
       }
+      rare_expected += expected;
+      rare_count += count;
+      if (rare_expected < kLeastExpected) continue;
+      add(rare_expected, rare_count);
+      rare_expected = rare_count = 0.0;
     }
-    if (rare_expected >= kLeastExpected) add(rare_expected, rare_count);
     ASSERT_GT(degrees, 1.0);
     EXPECT_LT(statistic, chi_square_limit(degrees)) << "at " << degrees << " degrees of freedom";
   }
 
- private:
   draw_test test_;
   device where_;
   std::vector<float> logits_;
@@ -303,14 +339,30 @@ class draws {
 };
 
 TEST_P(SampleOnDevice, DrawsAsOftenAsProbabilitiesSay) {
-  // A million draws from the small vocabulary and from what filters leave; from the large one in the full run.
-  const std::int64_t calls_of_large = run_settings().full ? 1000 : 200;
-  const draw_test tests[] = {{.vocab = 50, .calls = 1000, .temperature = 1.0f, .top_k = 0, .top_p = 1.0f},
-                             {.vocab = 50, .calls = 1000, .temperature = 0.7f, .top_k = 20, .top_p = 0.9f},
-                             {.vocab = 1000, .calls = calls_of_large, .temperature = 1.3f, .top_k = 0, .top_p = 1.0f}};
+  // A million draws from small vocabularies and from what filters leave; from large ones on a GPU and in the full run.
+  const bool many = run_settings().full || where_.kind() == device_kind::cuda;
+  const std::int64_t calls_of_large = many ? 1000 : 200;
+  const std::int64_t calls_of_huge = many ? 5000 : 150;
+  constexpr min_p_order kFirst = min_p_order::first;
+  const draw_test tests[] = {
+      {.vocab = 50, .calls = 1000},
+      {.vocab = 50, .calls = 1000, .temperature = 0.7f, .top_k = 20, .top_p = 0.9f},
+      {.vocab = 1000, .calls = calls_of_large, .temperature = 1.3f},
+      {.vocab = 60, .calls = 1000, .top_p = 0.9f},
+      {.vocab = 60, .calls = 1000, .temperature = 1.2f, .min_p = 0.05f},
+      {.vocab = 70, .calls = 1000, .top_k = 30, .min_p = 0.05f, .order = kFirst},
+      {.vocab = 70, .calls = 1000, .top_k = 30, .top_p = 0.9f, .min_p = 0.1f, .order = kFirst},
+      {.type = value_type::bf16, .vocab = 500, .calls = calls_of_large, .temperature = 1.5f, .top_p = 0.95f},
+      {.vocab = 32'000, .rows = 100, .calls = calls_of_huge, .temperature = 1.3f},
+      {.vocab = 32'000, .rows = 100, .calls = calls_of_huge, .top_p = 0.9f},
+      {.type = value_type::bf16, .vocab = 50'257, .rows = 100, .calls = calls_of_huge, .top_k = 50, .top_p = 0.95f},
+      {.type = value_type::bf16, .vocab = 128'256, .rows = 20, .calls = calls_of_huge, .min_p = 0.02f},
+  };
   for (draw_test test : tests) {
     test.calls = std::max<std::int64_t>(test.calls / (kSlowdown * kSlowdown), 1);
-    SCOPED_TRACE(fmt::format("vocab {} calls {} temperature {}", test.vocab, test.calls, test.temperature));
+    SCOPED_TRACE(fmt::format("{} vocab {} rows {} calls {} temperature {} top_k {} top_p {} min_p {}",
+                             to_string(test.type), test.vocab, test.rows, test.calls, test.temperature, test.top_k,
+                             test.top_p, test.min_p));
     draws drawn(test, where_);
     drawn.expect_probable(drawn.count());
   }
