@@ -17,6 +17,8 @@ import xml.etree.ElementTree
 from typing import NamedTuple
 
 FIGURE_ROWS = 65_536
+FIGURE_KS = (64, 128, 256, 512)
+FIGURE_COLS = (256, 512, 768, 1024, 1280, 2048, 3072, 4096, 6144, 8192)  # a record may have others at these k, too
 WORK = re.compile(r"top_k/(\d+)x(\d+)/f32/k(\d+)/i32(?:/eps(1e-\d+))?")
 COLOURS = ["#1b6ca8", "#4c9f70", "#d98324", "#a23b72", "#5f5f5f"]
 LEFT, TOP, WIDTH, HEIGHT, RIGHT, BOTTOM = 64, 62, 520, 260, 130, 48
@@ -99,12 +101,15 @@ def torch_ms(record):
 
 
 def over_columns(records):
-    """{k: [(cols, record), ...]} at the rows of Figures 4 and 6."""
+    """{k: [(cols, record), ...]} at the shapes of Figures 4 and 6."""
     found = {}
     for record in records:
         match = WORK.fullmatch(record["work"])
-        if match and record["verified"] and int(match[1]) == FIGURE_ROWS and not match[4]:
-            found.setdefault(int(match[3]), []).append((int(match[2]), record))
+        if not match or not record["verified"] or match[4]:
+            continue
+        rows, cols, k = (int(number) for number in match.groups()[:3])
+        if rows == FIGURE_ROWS and cols in FIGURE_COLS and k in FIGURE_KS:
+            found.setdefault(k, []).append((cols, record))
     return {k: sorted(of_k, key=lambda f: f[0]) for k, of_k in sorted(found.items()) if len(of_k) >= FEWEST_POINTS}
 
 
@@ -169,10 +174,16 @@ def check_example():
         for k in (64, 512):
             work = f"top_k/{FIGURE_ROWS}x{cols}/f32/k{k}/i32"
             records.append({"work": work, "verified": True, "ms": cols / 4000, "peers": {"torch": cols / 900 + 1}})
+    for cols in (64, 65, 72):  # not of the figures
+        for k in (4, 8, 64):
+            work = f"top_k/{FIGURE_ROWS}x{cols}/f32/k{k}/i32"
+            records.append({"work": work, "verified": True, "ms": 0.01, "peers": {"torch": 0.1}})
     for eps in ("", "/eps1e-6", "/eps1e-2"):
         work = f"top_k/1048576x256/f32/k32/i32{eps}"
         records.append({"work": work, "verified": True, "ms": 0.34, "peers": {} if eps else {"torch": 12.75}})
     records.append({"work": f"top_k/{FIGURE_ROWS}x512/f32/k64/i32", "verified": False, "error": "made up"})
+    shapes = {k: [cols for cols, _ in of_k] for k, of_k in over_columns(records).items()}
+    assert shapes == {64: [256, 1024, 8192], 512: [256, 1024, 8192]}, f"shapes of Figures 4 and 6 are {shapes}"
     drawn = of_rows("example", records)
     numbers = [figure.file for figure in drawn]
     assert numbers == [f"rows_example_figure{n}.svg" for n in (4, 6, 7)], f"drawn are {numbers}"

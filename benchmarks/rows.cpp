@@ -1,4 +1,5 @@
 // Row-wise top k: short rows and long ones, types, k, data that is hard, and RTop-K's early stops.
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,10 @@ constexpr int kTable3Steps[] = {2, 3, 4, 5, 6, 7, 8};
 constexpr shape kLongerStopped[] = {{kRows, 1024, 64}, {kRows, 4096, 64}};  // than table 3 has
 constexpr int kLongerSteps[] = {2, 4, 8};
 constexpr float kLongerEps = 1e-4f;
+constexpr shape kHalvesStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}, {kRows, 4096, 64}};
+constexpr int kHalvesSteps[] = {4, 8};
+constexpr float kHalvesEps[] = {1e-4f, 1e-2f};
+constexpr shape kLongStopped[] = {{1024, 50'000, 64}, {64, 128'256, 50}, {1, 10'000'000, 100}};
 constexpr shape kExactStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}};  // rows that take the exact path
 constexpr row_values kExactData[] = {row_values::nan10, row_values::half_inf};
 constexpr int kExactSteps = 4;
@@ -102,8 +107,28 @@ constexpr std::int64_t kFullCols[] = {64, 128, 192, 256, 384, 512, 768, 1024, 15
 constexpr std::int64_t kWholeUnit = 8;  // columns: rows still begin at multiples of 16 bytes, of either type
 constexpr std::int64_t kColsOfK = 16;
 constexpr std::int64_t kEvenKs[] = {32, 64, 96, 128, 248};
+// Between these the plan changes the kernel, by rows, by k, or by columns.
+struct two_shapes {
+  value_type type;
+  shape first;
+  shape next;
+};
+constexpr two_shapes kAtBorders[] = {{value_type::f32, {66, 128'256, 50}, {67, 128'256, 50}},
+                                     {value_type::f32, {63, 50'000, 128}, {64, 50'000, 128}},
+                                     {value_type::bf16, {4095, 4096, 256}, {4096, 4096, 256}},
+                                     {value_type::f32, {64, 128'256, 112}, {64, 128'256, 113}},
+                                     {value_type::f32, {16, 128'256, 128}, {16, 128'256, 129}},
+                                     {value_type::f32, {1, 1'000'000, 2048}, {1, 1'000'000, 2049}},
+                                     {value_type::f32, {1024, 50'000, 4096}, {1024, 50'000, 4097}},
+                                     {value_type::f32, {1024, 16'384, 64}, {1024, 16'385, 64}},
+                                     {value_type::bf16, {1024, 32'768, 64}, {1024, 32'769, 64}}};
 
 void add_neighbours(gpu_rows_list& list) {
+  for (const two_shapes& border : kAtBorders) {
+    list.add(job_of(border.first, border.type), {}, kGpuBriefSeconds);
+    list.add_beside(job_of(border.next, border.type), job_of(border.first, border.type), kMostOfNeighbour,
+                    kGpuBriefSeconds);
+  }
   for (const value_type type : {value_type::f32, value_type::bf16}) {
     const auto add = [&](const shape& first, const shape& next) {
       list.add(job_of(first, type), {}, kGpuBriefSeconds);
@@ -164,15 +189,27 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
       }
     }
   }
-  for (const shape& s : kLongerStopped) {
-    rows_job job = job_of(s);
-    job.options.eps = kLongerEps;
-    list.add_beside_plain(job, kMostOfEarlyStop, kGpuBriefSeconds);
-    job.options.eps = {};
-    for (const int steps : kLongerSteps) {
-      job.options.max_iter = steps;
+  const auto add_stopped = [&](rows_job job, std::span<const int> steps, std::span<const float> widths) {
+    for (const float eps : widths) {
+      job.options.eps = eps;
       list.add_beside_plain(job, kMostOfEarlyStop, kGpuBriefSeconds);
     }
+    job.options.eps = {};
+    for (const int most : steps) {
+      job.options.max_iter = most;
+      list.add_beside_plain(job, kMostOfEarlyStop, kGpuBriefSeconds);
+    }
+  };
+  for (const shape& s : kLongerStopped) add_stopped(job_of(s), kLongerSteps, {&kLongerEps, 1});
+  for (const value_type type : {value_type::f16, value_type::bf16}) {
+    for (const shape& s : kHalvesStopped) {
+      list.add(job_of(s, type), {}, kGpuBriefSeconds);
+      add_stopped(job_of(s, type), kHalvesSteps, kHalvesEps);
+    }
+  }
+  for (const shape& s : kLongStopped) {
+    list.add(job_of(s), {}, kGpuBriefSeconds);
+    add_stopped(job_of(s), {&kExactSteps, 1}, {&kLongerEps, 1});
   }
   for (const shape& s : kExactStopped) {
     for (const row_values values : kExactData) {

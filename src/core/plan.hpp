@@ -86,6 +86,7 @@ std::string_view to_string(top_k_algorithm algorithm);
 inline constexpr std::int64_t kWarpRowsMaxCols = 1536;
 inline constexpr std::int64_t kWarpRowsMaxWholeCols = 2048;  // without a mask; an early stop by ascending column alone
 inline constexpr std::int64_t kWarpRowsMaxHalfCols = 8192;   // exact ones of 16 bits, by ascending column
+inline constexpr std::int64_t kWarpRowsMaxStoppedHalfCols = 4096;  // early stops of 16 bits, whole units each
 inline constexpr std::int64_t kBlockRowsMaxCols = 32'768;
 inline constexpr std::int64_t kStreamRowsMinCols = 1025;                         // shorter rows fit a warp
 inline constexpr std::int64_t kStreamRowsMaxCols = (std::int64_t{1} << 32) - 2;  // a column is half of a key

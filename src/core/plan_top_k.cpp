@@ -132,6 +132,8 @@ struct cuda_top_k_rule {
   bool only_exact_lists = false;  // no mask, no early stop
   bool only_halves = false;       // of 16 bits, by ascending column
   bool only_stopped = false;      // an early stop, by ascending column, no mask
+  bool only_whole_units = false;  // rows are multiples of 16 bytes
+  bool only_parts = false;        // k below the columns
   bool only_neighbours = true;    // of 16 or 32 bits, one behind the other: no fp64, no stride of columns
   top_k_algorithm algorithm;
   std::string_view reason;
@@ -144,6 +146,8 @@ struct cuda_top_k_rule {
            shape.cols / shape.k >= min_cols_per_k && (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
            (!only_halves || (size_bytes(shape.type) == 2 && !shape.sorted)) &&
            (!only_stopped || (shape.early_stop && !shape.sorted && !shape.mask)) &&
+           (!only_whole_units || shape.cols * size_bytes(shape.type) % 16 == 0) &&
+           (!only_parts || shape.k < shape.cols) &&
            (!only_neighbours || (shape.col_stride == 1 && shape.type != value_type::f64)) &&
            (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes) &&
            (max_filter_rows_capacity == kAny ||
@@ -164,13 +168,24 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
     // 65,536 x 2048, k 128: 0.151 ms (bf16 0.091), block_rows 0.163 (0.151).
     {.max_cols = kWarpRowsMaxWholeCols,
      .only_exact_lists = true,
+     .only_parts = true,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "an exact row fits the registers of a warp: it is read once, while the row before it is searched"},
     // 65,536 x 2048, k 64, four steps and eps 1e-4: 0.142 and 0.209 ms, block_rows 0.192 and 0.254.
     {.max_cols = kWarpRowsMaxWholeCols,
      .only_stopped = true,
+     .only_whole_units = true,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp: it is read once, while the row before it is searched"},
+    // bf16, 65,536 x 4096, k 64, four steps and an eps of 1e-2: 0.194 and 0.220 ms, stop_rows 0.242 and 0.261.
+    {.max_cols = kWarpRowsMaxStoppedHalfCols,
+     .min_rows = 4096,
+     .max_k = 1024,
+     .only_halves = true,
+     .only_stopped = true,
+     .only_whole_units = true,
+     .algorithm = top_k_algorithm::warp_rows,
+     .reason = "an early stop of many rows of 16 bits, which fit the registers of a warp: levels tell it"},
     // bf16, k of a sixteenth: 65,536 x 5120 0.194 ms, block_rows 0.300; 6144 0.230 and 0.298; 4224 rows 0.023 and
     // 0.031, 0.028 and 0.034; 1056 rows 0.014 and 0.017, 0.016 and 0.016.
     {.max_cols = 6144,
@@ -281,9 +296,15 @@ bool takes(device_kind kind, top_k_algorithm algorithm, const top_k_shape& shape
                              [&](const cuda_top_k_rule& r) { return r.algorithm == algorithm && r.can_take(shape); });
 }
 
-/// How often radix_rows reads a row at most: once for each 11 bits of a key, once to write, and twice for an early
-/// stop.
+/// How often a row is read at most where radix_rows serves it: once for each 11 bits of a key, once to write, and twice
+/// for an early stop; once for the exact search that an early stop begins with, if another kernel takes that.
 std::int64_t radix_passes(const top_k_shape& shape) {
+  if (shape.early_stop && !shape.mask) {
+    top_k_shape exact = shape;
+    exact.early_stop = exact.sorted = false;
+    constexpr std::int64_t kAfterExact = 3;
+    if (top_k_by_rules(device_kind::cuda, exact).algorithm != top_k_algorithm::radix_rows) return 1 + kAfterExact;
+  }
   constexpr std::int64_t kDigitBits = 11;
   const std::int64_t bits = 8 * size_bytes(shape.type);
   return (bits + kDigitBits - 1) / kDigitBits + 1 + (shape.early_stop ? 2 : 0);
@@ -292,6 +313,11 @@ std::int64_t radix_passes(const top_k_shape& shape) {
 /// What an early stop is worth on a GPU, as a line of `explain`; measured by the campaign `rows`.
 std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shape& shape) {
   constexpr std::int64_t kDenseShare = 3;  // a k of cols / 3 or more: the exact search has more to do than memory has
+  const bool halves_on_chip = size_bytes(shape.type) == 2 &&
+                              (algorithm == top_k_algorithm::warp_rows || algorithm == top_k_algorithm::stop_rows);
+  if (halves_on_chip)
+    return "early stop: gains nothing: an exact search moves the same bytes, and takes two thirds of the time or "
+           "more\n";
   switch (algorithm) {
     case top_k_algorithm::warp_rows:
       if (shape.k * kDenseShare >= shape.cols)
@@ -303,7 +329,8 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
              "be among the best\n";
     case top_k_algorithm::stop_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
-    default: return "early stop: gains nothing: it follows the bisection from the exact border, two passes more\n";
+    default:
+      return "early stop: gains nothing: it follows the bisection from the exact border, two or three passes more\n";
   }
 }
 

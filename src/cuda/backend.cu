@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -47,6 +48,20 @@ constexpr std::int64_t kMappedResultBytes = 256 * 1024;  // larger results are c
 constexpr std::int64_t kQueriesOneByOne = 3;             // through the plane, on GPUs without batches; more take tiles
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+/// Of an early stop that is left to radix_rows: its exact search, if another kernel takes that. The early stop follows
+/// from it, in half as many passes over a row. ms, before and then: see docs/kernels.md, "Early stops of long rows".
+std::optional<core::top_k_request> faster_exact_request(const core::top_k_request& request) {
+  const bool stops = request.options.eps || request.options.max_iter;
+  if (!stops || request.out.mask || request.matrix.type == value_type::f64) return {};
+  core::top_k_request exact = request;
+  exact.options.eps = {};
+  exact.options.max_iter = {};
+  exact.options.sorted = false;
+  const auto algorithm = core::choose_top_k_algorithm(device_kind::cuda, core::shape_of(exact));
+  if (algorithm == core::top_k_algorithm::radix_rows) return {};
+  return exact;
+}
 
 /// Scratch of one search: the algorithms' workspaces and, for host searches, staging of queries and results.
 struct cuda_scratch final : core::scratch {
@@ -232,7 +247,12 @@ class cuda_backend final : public core::backend {
       case core::top_k_algorithm::cluster_rows: return launch_cluster_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);
       default:
-        launch_radix_rows(native(stream), request, multiprocessors);
+        if (const auto exact = faster_exact_request(request)) {
+          top_k(stream, *exact);
+          launch_radix_stops(native(stream), request, multiprocessors);
+        } else {
+          launch_radix_rows(native(stream), request, multiprocessors);
+        }
         if (request.options.sorted && !request.out.mask) launch_sort_rows(native(stream), request);
     }
   }

@@ -320,6 +320,9 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxCols + 1, .k = 9, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxCols + 1, .k = 9, .mask = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 65'536, .cols = kWarpRowsMaxWholeCols + 1, .k = 64}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxWholeCols, .k = kWarpRowsMaxWholeCols}), block_rows) << "all of it";
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kWarpRowsMaxWholeCols - 1, .k = 9, .early_stop = true}), block_rows)
+      << "rows that begin anywhere";
   const top_k_shape many{.rows = 4096, .cols = kWarpRowsMaxHalfCols, .k = 64, .type = value_type::f16};
   const auto with = [&](auto change) {
     top_k_shape shape = many;
@@ -334,6 +337,19 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(with([](top_k_shape& s) { s.k = 1024; }), warp_rows);
   EXPECT_EQ(with([](top_k_shape& s) { s.k = 1025; }), block_rows);
   EXPECT_EQ(on_cuda({.rows = 4096, .cols = 6144, .k = 2048, .type = value_type::bf16}), warp_rows);
+  const auto stopped_with = [&](auto change) {
+    return with([&](top_k_shape& s) {
+      s.early_stop = true;
+      s.cols = kWarpRowsMaxStoppedHalfCols;
+      change(s);
+    });
+  };
+  EXPECT_EQ(stopped_with([](top_k_shape&) {}), warp_rows);
+  EXPECT_EQ(stopped_with([](top_k_shape& s) { s.rows--; }), block_rows);
+  EXPECT_EQ(stopped_with([](top_k_shape& s) { s.cols += 8; }), block_rows);
+  EXPECT_EQ(stopped_with([](top_k_shape& s) { s.cols--; }), block_rows) << "rows that begin anywhere";
+  EXPECT_EQ(stopped_with([](top_k_shape& s) { s.k = 1025; }), block_rows);
+  EXPECT_EQ(stopped_with([](top_k_shape& s) { s.type = value_type::f32; }), block_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 8192, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 16'384, .cols = 4096, .k = 256, .early_stop = true}), stop_rows);
   EXPECT_EQ(on_cuda({.rows = 16'383, .cols = 4096, .k = 256, .early_stop = true}), block_rows) << "few rows";
@@ -450,6 +466,10 @@ TEST(plan, explains_rows_on_a_gpu) {
   has({.rows = 1 << 13, .cols = 4096, .k = 64, .early_stop = true},
       {"algorithm:  block_rows",
        "early stop: gains nothing: an exact search moves the same bytes, and takes less time"});
+  has({.rows = 1 << 16, .cols = 4096, .k = 64, .type = value_type::bf16, .early_stop = true},
+      {"algorithm:  warp_rows", "levels tell it", "takes two thirds of the time or more"});
+  has({.rows = 3, .cols = 100'000, .k = 100, .early_stop = true},
+      {"algorithm:  radix_rows", "reads 1.2 MB up to 4 times", "two or three passes more"});
   has({.rows = 3, .cols = 100'000, .k = 5000, .sorted = true},
       {"algorithm:  radix_rows", "reads 1.2 MB up to 4 times", "sorted by a radix sort", "64-bit indices"});
   has({.rows = 3, .cols = 100'000, .k = 3000, .early_stop = true, .mask = true},

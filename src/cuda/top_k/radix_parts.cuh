@@ -30,12 +30,14 @@ struct key_extremes {
   std::uint32_t most = 0;
   std::uint32_t border = ~0u;  // the least that reaches it
   std::uint32_t next = 0;      // the most that does not
+  std::uint32_t reach = 0;     // how many reach it; a row has fewer than 2^32
 
   __device__ __forceinline__ void add(const key_extremes& other) {
     least = min(least, other.least);
     most = max(most, other.most);
     border = min(border, other.border);
     next = max(next, other.next);
+    reach += other.reach;
   }
 };
 
@@ -45,6 +47,7 @@ struct radix_args {
   int teams;
   int team_blocks;
   int digit_bits;
+  bool exact_is_written;  // an early stop, to replace the exact result in the output
   // Where a team's blocks meet; nothing if a team is one block.
   unsigned long long* histograms;  // [teams, kHistograms, kBins]
   tally* tallies;                  // [teams, 2, team_blocks]

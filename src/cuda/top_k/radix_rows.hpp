@@ -11,4 +11,8 @@ namespace shortlist::cuda {
 /// `stream`; one launch, can be captured.
 void launch_radix_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors);
 
+/// An early stop of rows whose exact result is in the output, by ascending column, which it replaces. Asynchronous on
+/// `stream`; one launch, can be captured. @pre no mask, no fp64
+void launch_radix_stops(cudaStream_t stream, const core::top_k_request& request, int multiprocessors);
+
 }  // namespace shortlist::cuda

@@ -27,15 +27,15 @@ __device__ __forceinline__ float last_of(Group& group, const Share& share, typen
   return -group.largest(-last);
 }
 
-/// Chooses what an eps selects of the rows of a warp, but for those that are `settled`, whose choice is the exact one.
-/// All its lanes call it. @pre rows are whole units, and k is below the count. @param border the k-th best of each row,
-/// if it is `known`.
+/// Chooses what an early stop selects of the rows of a warp, but for those that are `settled`, whose choice is the
+/// exact one. All its lanes call it. @pre rows are whole units, and k is below the count. @param border the k-th best
+/// of each row, if it is `known`.
 template <class Share, int Lanes>
-__device__ __noinline__ row_choice<typename Share::bits> choose_by_eps(const search_plan& plan,
-                                                                       staged_row<typename Share::stored> row,
-                                                                       bool settled,
-                                                                       row_choice<typename Share::bits> exact,
-                                                                       float border, bool known) {
+__device__ __noinline__ row_choice<typename Share::bits> choose_by_path(const search_plan& plan,
+                                                                        staged_row<typename Share::stored> row,
+                                                                        bool settled,
+                                                                        row_choice<typename Share::bits> exact,
+                                                                        float border, bool known) {
   using bits = typename Share::bits;
   constexpr unsigned kUnit = Share::kUnit;
   lane_group<Lanes> group;
@@ -73,6 +73,7 @@ __device__ __noinline__ row_choice<typename Share::bits> choose_by_eps(const sea
     reaching |= static_cast<bits>(below_low ^ kAll) << (i * kUnit);
   });
   const bits there = share.present_ascending();
+  if (plan.stop.by_count) sure = 0;  // Algorithm 2 takes the first of all
   row_choice<bits> choice;
   choice.chosen = choose(group, sure & there, reaching & ~sure & there, plan.k, choice.place);
   return settled ? exact : choice;

@@ -17,11 +17,13 @@ namespace shortlist::cuda {
 /// What an exact search tells besides: nothing.
 struct no_gap {
   static constexpr bool kAsked = false;
+  static constexpr bool kStops = false;
 };
 
 /// The k-th best of a row, and whether the gap around it is surely wider than an eps.
 struct eps_gap {
   static constexpr bool kAsked = true;
+  static constexpr bool kStops = false;
   float border;
   bool wide;
 };

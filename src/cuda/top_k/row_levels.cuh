@@ -16,6 +16,7 @@
 
 #include "core/plan.hpp"
 #include "cuda/top_k/row_gap.cuh"
+#include "cuda/top_k/row_half_stop.cuh"
 #include "cuda/top_k/row_planes.cuh"
 #include "cuda/top_k/row_search.cuh"
 
@@ -233,10 +234,12 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   const float reach = (shape.at - window.number(0)) * shape.scale;  // in values; on the other side it is more
   if (!group.all(window.usable() && reach >= plan.spread)) return false;
   // Where rows end anywhere, marks of what is there cost less than to take the rest out of the numbers.
-  constexpr bool kMarksThere = !Share::kWholeUnits;
-  static_assert(!(kMarksThere && Gap::kAsked));  // a gap asks for the most of the numbers
+  constexpr bool kMarksThere = !Share::kWholeUnits || Gap::kStops;
+  static_assert(Share::kWholeUnits || !Gap::kAsked);  // a gap asks for the most of the numbers
   thread_numbers<stored, Share::kValues> numbers;
   kMarksThere ? share.read_all(numbers, 1.0f, 0.0f) : share.read(numbers, 1.0f, 0.0f);
+  [[maybe_unused]] row_ends ends;
+  if constexpr (Gap::kStops) ends = ends_of_numbers(group, share, numbers);
   const auto first = numbers.twice(window.number(0));
   std::uint32_t levels[Share::kValues / 2];
 #pragma unroll
@@ -252,10 +255,11 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   const float moved = window.number(border.level) - shape.at;
   shape.at = __fmaf_rn(guessed ? 1.0f : kLearning, moved, shape.at);
   if (guessed) learn_guess(plan, shape, moved * shape.scale);
+  if constexpr (Gap::kStops) stop_at_levels(group, plan, share, window, planes, ends, border);
   border.above = share.ascending(border.above);
   border.at = share.ascending(border.at);
   place_level(group, border, chosen, place);
-  if constexpr (Gap::kAsked) {  // no other value is nearer than the number beside the border
+  if constexpr (Gap::kAsked && !Gap::kStops) {  // no other value is nearer than the number beside the border
     const float number = window.number(border.level);
     const float apart = fminf(number - window.number(border.level - 1), window.number(border.level + 1) - number);
     gap = {number, apart > __fmul_rn(plan.stop.eps, fabsf(group.largest(numbers.most())))};

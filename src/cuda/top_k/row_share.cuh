@@ -79,8 +79,7 @@ class row_share {
     read_all(numbers, scale, offset);
     if (whole()) return;
     if constexpr (WholeUnits) {
-      const int there = (row_.count - first_) * static_cast<int>(sizeof(Stored));
-      numbers.keep_units([&](unsigned i) { return units_.bytes(i) < there; });
+      numbers.keep_units([&](unsigned i) { return has_unit(i); });
       return;
     }
     if constexpr (Lanes > 0) {
@@ -345,6 +344,15 @@ class row_share {
   }
   /// The same, sooner where all are.
   __device__ __forceinline__ bits there() const { return whole() ? kEvery : present(); }
+  /// Whether all of the thread's columns are there.
+  __device__ __forceinline__ bool whole() const {
+    return first_ + Values <= row_.count && (first_ >= 0 || (wraps() && row_.count == kHeld));
+  }
+  /// Whether the unit that is read as the i-th is there, which all of it is then.
+  __device__ __forceinline__ bool has_unit(unsigned i) const {
+    static_assert(WholeUnits);
+    return units_.bytes(i) < (row_.count - first_) * static_cast<int>(sizeof(Stored));
+  }
   /// Bit i then stands for column first_column() + i. All threads that run in step call it.
   __device__ __forceinline__ bits ascending(bits marks) const {
     marks = places::turned(marks, units_.turn());
@@ -368,9 +376,6 @@ class row_share {
   /// Marks in the order of reading, of ascending ones.
   __device__ __forceinline__ bits as_read(bits marks) const { return places::turned(marks, units_.turn_back()); }
   __device__ __forceinline__ bool wraps() const { return Lanes > 0 && row_.wraps; }
-  __device__ __forceinline__ bool whole() const {
-    return first_ + Values <= row_.count && (first_ >= 0 || (wraps() && row_.count == kHeld));
-  }
   __device__ __forceinline__ bool has(unsigned v) const {
     const unsigned column = static_cast<unsigned>(first_) + units_.number(v / kUnit) * kUnit + v % kUnit;
     return column < static_cast<unsigned>(row_.count);

@@ -10,11 +10,11 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   using kind = warp_rows_kind;
   warp_args args = warp_args_of(request);
   const kind of_request = kind_of(args);
-  const std::int64_t most = has_cells(of_request) ? core::kWarpRowsMaxWholeCols : core::kWarpRowsMaxCols;
-  if (request.matrix.cols > most && !is_plain(of_request))  // ragged rows, or k of all columns
+  if (of_request == kind::any && request.matrix.cols > core::kWarpRowsMaxCols)  // ragged rows, or a mask
     return launch_block_rows(stream, request, multiprocessors);
   if (of_request == kind::eps || of_request == kind::wide_eps)
     return launch_eps_warp_rows(stream, args, of_request, multiprocessors);
+  if (of_request == kind::half_early) return launch_half_stop_warp_rows(stream, args, multiprocessors);
   if (most_sorted(of_request) > 0) return launch_sorted_warp_rows(stream, args, of_request, multiprocessors);
   by_stored_type(request.matrix.type, [&](auto value) {
     using stored = decltype(value);
