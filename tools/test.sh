@@ -142,6 +142,12 @@ aarch64() {
   run_tests aarch64 "$1" qemu-aarch64-static -L /usr/aarch64-linux-gnu
 }
 
+compute_sanitizer() {
+  have_gpu || skip "there is no GPU"
+  command -v compute-sanitizer >/dev/null || skip "compute-sanitizer is not installed"
+  tools/sanitize.sh build/$preset/bin/conformance_tests
+}
+
 tidy() {
   command -v clang-tidy >/dev/null || skip "clang-tidy is not installed"
   git ls-files 'src/*.cpp' 'cli/*.cpp' | grep -v -x -e "src/cuda/$(cuda_file_left_out).cpp" |
@@ -179,6 +185,7 @@ if [[ $full == yes ]]; then
   step "thread sanitizer build" thread_sanitizer_build
   step "unit tests, thread sanitizer" thread_sanitizer unit_tests
   step "conformance tests, thread sanitizer" thread_sanitizer conformance_tests
+  step "compute-sanitizer" compute_sanitizer
   step "aarch64 build" aarch64_build
   step "unit tests, aarch64" aarch64 unit_tests
   step "conformance tests, aarch64" aarch64 conformance_tests
