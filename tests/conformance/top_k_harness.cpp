@@ -20,6 +20,9 @@ namespace {
 constexpr std::int64_t kGuardBytes = 64;
 constexpr std::byte kUnwritten{0xA5};
 
+/// Where the matrix starts, the first that a case's random numbers decide.
+std::int64_t random_first(random_numbers& random) { return random.below(4); }
+
 /// Some rows are empty, some are shorter than k, some are whole.
 std::pair<std::int64_t, std::int64_t> random_borders(const top_k_case& what, random_numbers& random) {
   const named_ragged& ragged = named(kRagged, what.ragged);
@@ -114,7 +117,7 @@ std::string first_difference(std::string_view name, const std::vector<std::byte>
 matrix_data make_data(const top_k_case& what) {
   random_numbers random(what.seed);
   matrix_data data;
-  data.first = random.below(4);
+  data.first = random_first(random);
   const std::int64_t size = size_bytes(what.type);
   const std::int64_t elements = data.first + what.rows * what.row_stride() - what.row_gap;
   data.bytes.resize(static_cast<std::size_t>(elements * size));
@@ -140,6 +143,13 @@ matrix_data make_data(const top_k_case& what) {
     if (named(kRagged, what.ragged).ends) data.ends.push_back(end);
   }
   return data;
+}
+
+std::uint64_t seed_that_begins_at(std::int64_t first, std::uint64_t seed) {
+  for (;; ++seed) {
+    random_numbers random(seed);
+    if (random_first(random) == first) return seed;
+  }
 }
 
 output_bytes expected_bytes(const top_k_case& what, const matrix_data& data) {
@@ -224,7 +234,6 @@ std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_d
 
 std::vector<top_k_way> ways_of(device where) {
   if (where.kind() != device_kind::cpu) {
-    // One that cannot take a shape leaves it to the plan.
     return {{where, "-", "plan"},        {where, "-", "stop_rows"},   {where, "-", "resident_rows"},
             {where, "-", "filter_rows"}, {where, "-", "stream_rows"}, {where, "-", "cluster_rows"},
             {where, "-", "radix_rows"}};
@@ -236,6 +245,22 @@ std::vector<top_k_way> ways_of(device where) {
   }
   ways.push_back({where, std::string(isas[0]), "plan"});
   return ways;
+}
+
+std::string algorithm_of(const top_k_case& what, device where) {
+  constexpr std::string_view kBefore = "algorithm:  ";
+  const named_outputs& wanted = named(kOutputs, what.outputs);
+  const std::string text = explain(where, top_k_shape{.rows = what.rows,
+                                                      .cols = what.cols,
+                                                      .k = what.k,
+                                                      .type = what.type,
+                                                      .early_stop = what.mode != "exact",
+                                                      .sorted = what.sorted,
+                                                      .mask = !wanted.values && !wanted.indices,
+                                                      .indices_as = wanted.indices_as,
+                                                      .col_stride = what.col_stride});
+  const std::size_t begin = text.find(kBefore) + kBefore.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
 }
 
 }  // namespace shortlist::conformance

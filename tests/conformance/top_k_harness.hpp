@@ -25,6 +25,9 @@ struct matrix_data {
 
 /// The same case gives the same data on every machine.
 matrix_data make_data(const top_k_case& what);
+/// The next seed, from `seed` on, whose data begin at the element `first`: where that is 0, rows of whole 16 bytes lie
+/// where copies of so many can bring them, and most kernels have a way of their own for them.
+std::uint64_t seed_that_begins_at(std::int64_t first, std::uint64_t seed);
 
 /// The outputs of a call, each array between two guards; those that a case does not ask for are empty.
 struct output_bytes {
@@ -105,7 +108,12 @@ class forced_way {
 std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_data& data,
                     const output_bytes& expected);
 
-/// On the CPU every algorithm with every instruction set, and the plan; on a GPU the plan.
+/// On the CPU every algorithm with every instruction set, and the plan; on a GPU the plan, and each algorithm but
+/// warp_rows and block_rows, which the plan chooses for most of what they can take. One that cannot take a shape leaves
+/// it to the plan.
 std::vector<top_k_way> ways_of(device where);
+
+/// Which algorithm a case gets, of what is forced now or else planned.
+std::string algorithm_of(const top_k_case& what, device where);
 
 }  // namespace shortlist::conformance
