@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "conformance/cuda/captured_graph.hpp"
@@ -21,17 +22,23 @@ std::vector<device> gpus() {
   return found;
 }
 
+/// A case, and the algorithm that it is run by.
+struct case_by {
+  std::string_view algorithm;
+  top_k_case what;
+};
+
 /// Other data for a case, which a captured call finds at the same addresses.
 matrix_data next_data(top_k_case& what, const matrix_data& captured) {
-  for (;;) {
-    ++what.seed;
-    matrix_data other = make_data(what);
-    if (other.first == captured.first) return other;
-  }
+  what.seed = seed_that_begins_at(captured.first, what.seed + 1);
+  return make_data(what);
 }
 
-void capture_and_replay(const device& gpu, top_k_case what) {
-  SCOPED_TRACE(describe(what, {.where = gpu}));
+void capture_and_replay(const device& gpu, std::string_view algorithm, top_k_case what) {
+  const top_k_way how{gpu, "-", std::string(algorithm)};
+  SCOPED_TRACE(describe(what, how));
+  const forced_way forced(how);
+  EXPECT_EQ(algorithm_of(what, gpu), algorithm);
   ASSERT_EQ(cudaSetDevice(gpu.ordinal()), cudaSuccess);
   captured_graph captured;
   ASSERT_EQ(cudaStreamCreateWithFlags(&captured.native, cudaStreamNonBlocking), cudaSuccess);
@@ -59,21 +66,50 @@ void capture_and_replay(const device& gpu, top_k_case what) {
 }
 
 TEST(TopKCudaGraph, ReplayedWithOtherData) {
-  const top_k_case cases[] = {
-      {.rows = 3000, .cols = 256, .k = 32, .outputs = "values+i32", .seed = 1},
-      {.type = value_type::f16, .rows = 500, .cols = 1000, .k = 100, .ragged = "borders", .seed = 2},
-      {.rows = 300, .cols = 8192, .k = 64, .sorted = true, .distribution = "ties_90", .seed = 3},
-      {.type = value_type::bf16, .rows = 100, .cols = 20000, .k = 500, .mode = "max_iter_4", .seed = 4},
-      {.rows = 1, .cols = 1'000'000, .k = 100, .seed = 5},
-      {.rows = 300, .cols = 40000, .k = 50, .sorted = true, .seed = 6},
-      {.rows = 2, .cols = 300000, .k = 5000, .sorted = true, .seed = 7},
-      {.rows = 3, .cols = 100000, .k = 3000, .outputs = "mask", .ragged = "lengths", .seed = 8},
-      {.type = value_type::f64, .rows = 50, .cols = 3000, .k = 31, .sorted = true, .col_stride = 2, .seed = 9},
+  const auto packed = [](std::uint64_t seed) { return seed_that_begins_at(0, seed); };  // see there
+  constexpr auto kF16 = value_type::f16;
+  constexpr auto kBf16 = value_type::bf16;
+  const case_by cases[] = {
+      {"warp_rows", {.rows = 3000, .cols = 256, .k = 32, .outputs = "values+i32", .seed = 1}},
+      {"warp_rows", {.type = kF16, .rows = 500, .cols = 1000, .k = 100, .ragged = "borders", .seed = 2}},
+      {"warp_rows", {.rows = 3000, .cols = 256, .k = 32, .mode = "eps_1e-4", .seed = packed(10)}},
+      {"warp_rows", {.rows = 3000, .cols = 512, .k = 64, .mode = "eps_1e-2", .seed = packed(11)}},
+      {"warp_rows", {.rows = 3000, .cols = 768, .k = 64, .mode = "max_iter_8", .seed = packed(12)}},
+      {"warp_rows", {.type = kBf16, .rows = 4200, .cols = 256, .k = 32, .mode = "eps_1e-4", .seed = packed(13)}},
+      {"warp_rows", {.type = kF16, .rows = 4200, .cols = 200, .k = 20, .mode = "eps_1e-2", .seed = packed(14)}},
+      {"warp_rows", {.type = kBf16, .rows = 3000, .cols = 768, .k = 64, .mode = "max_iter_4", .seed = packed(15)}},
+      {"warp_rows", {.type = kF16, .rows = 3000, .cols = 1000, .k = 64, .mode = "max_iter_8", .seed = packed(16)}},
+      {"warp_rows", {.type = kBf16, .rows = 4200, .cols = 2056, .k = 100, .mode = "max_iter_4", .seed = packed(17)}},
+      {"warp_rows", {.type = kBf16, .rows = 2500, .cols = 4096, .k = 64, .mode = "max_iter_8", .seed = packed(18)}},
+      {"warp_rows", {.type = kF16, .rows = 2500, .cols = 3000, .k = 300, .mode = "eps_1e-2", .seed = packed(34)}},
+      {"block_rows", {.rows = 300, .cols = 8192, .k = 64, .sorted = true, .distribution = "ties_90", .seed = 3}},
+      {"block_rows", {.rows = 2000, .cols = 5000, .k = 64, .outputs = "values+i32", .seed = packed(19)}},
+      {"block_rows", {.type = kBf16, .rows = 1200, .cols = 8192, .k = 300, .outputs = "i32", .seed = 20}},
+      {"block_rows", {.type = kBf16, .rows = 100, .cols = 20'000, .k = 500, .mode = "max_iter_4", .seed = 4}},
+      {"stop_rows", {.rows = 16'384, .cols = 2052, .k = 64, .mode = "max_iter_4", .seed = packed(21)}},
+      {"stop_rows", {.rows = 2000, .cols = 4096, .k = 64, .mode = "max_iter_8", .seed = 22}},
+      {"stop_rows", {.type = kF16, .rows = 4000, .cols = 2049, .k = 100, .mode = "eps_1e-4", .seed = 23}},
+      {"resident_rows", {.type = kBf16, .rows = 300, .cols = 50'000, .k = 2048, .outputs = "values+i32", .seed = 24}},
+      {"resident_rows", {.type = kF16, .rows = 500, .cols = 20'000, .k = 50, .seed = packed(25)}},
+      {"resident_rows", {.rows = 300, .cols = 17'003, .k = 300, .sorted = true, .ragged = "lengths", .seed = 26}},
+      {"filter_rows", {.rows = 300, .cols = 40'000, .k = 50, .sorted = true, .seed = 6}},
+      {"filter_rows", {.rows = 300, .cols = 40'000, .k = 1000, .outputs = "values+i32", .seed = 27}},
+      {"filter_rows", {.type = kBf16, .rows = 280, .cols = 33'000, .k = 50, .ragged = "borders", .seed = 28}},
+      {"stream_rows", {.rows = 1, .cols = 1'000'000, .k = 100, .seed = 5}},
+      {"stream_rows", {.type = kF16, .rows = 20, .cols = 90'001, .k = 128, .ragged = "begins", .seed = 29}},
+      {"cluster_rows", {.rows = 64, .cols = 128'256, .k = 50, .outputs = "values+i32", .seed = packed(30)}},
+      {"cluster_rows", {.type = kBf16, .rows = 1, .cols = 128'256, .k = 50, .sorted = true, .seed = packed(31)}},
+      {"cluster_rows", {.rows = 1, .cols = 128'256, .k = 50, .distribution = "ties_90", .seed = 32}},
+      {"radix_rows", {.type = kBf16, .rows = 100, .cols = 20'000, .k = 500, .mode = "max_iter_4", .seed = 33}},
+      {"radix_rows", {.rows = 2, .cols = 300'000, .k = 5000, .sorted = true, .seed = 7}},
+      {"radix_rows", {.rows = 3, .cols = 100'000, .k = 3000, .outputs = "mask", .ragged = "lengths", .seed = 8}},
+      {"radix_rows",
+       {.type = value_type::f64, .rows = 50, .cols = 3000, .k = 31, .sorted = true, .col_stride = 2, .seed = 9}},
   };
   const std::vector<device> all = gpus();
   if (all.empty()) GTEST_SKIP() << "no GPU";
   for (const device& gpu : all) {
-    for (const top_k_case& what : cases) capture_and_replay(gpu, what);
+    for (const auto& [algorithm, what] : cases) capture_and_replay(gpu, algorithm, what);
   }
 }
 
