@@ -103,8 +103,10 @@ TEST_P(TopKOnDevice, EqualsTheReferenceAtEveryBorder) {
   run_cases(cases, where_);
 }
 
-/// Cases for the tests below: each type, both algorithms of section 9, whole and ragged rows.
-std::vector<top_k_case> some_cases() {
+/// Cases for the tests below: each type, both algorithms of section 9, whole and ragged rows. For a GPU also those that
+/// take its other kernels, of more rows than it holds blocks where a block learns from a row what it does with the
+/// next.
+std::vector<top_k_case> some_cases(const device& where) {
   top_k_case plain{.rows = 65, .cols = 1000, .k = 64, .seed = 11};
   top_k_case halves{.type = value_type::f16, .rows = 33, .cols = 8193, .k = 33, .sorted = true, .seed = 12};
   halves.distribution = "narrow_band";
@@ -116,14 +118,34 @@ std::vector<top_k_case> some_cases() {
   top_k_case max_iter{.rows = 100, .cols = 768, .k = 16, .mode = "max_iter_4", .ragged = "lengths", .seed = 16};
   top_k_case long_rows{.rows = 2, .cols = 300000, .k = 100, .distribution = "ties_90", .seed = 17};
   top_k_case many_of_long{.rows = 2, .cols = 300000, .k = 5000, .sorted = true, .seed = 18};
-  return {plain, halves, brains, doubles, eps, max_iter, long_rows, many_of_long};
+  std::vector<top_k_case> cases = {plain, halves, brains, doubles, eps, max_iter, long_rows, many_of_long};
+  if (where.kind() == device_kind::cpu) return cases;
+  const auto packed = [](std::uint64_t seed) { return seed_that_begins_at(0, seed); };  // see there
+  const top_k_case of_clusters{.rows = 5, .cols = 17'001, .k = 50, .sorted = true, .seed = 19};
+  const top_k_case of_teams{.rows = 20, .cols = 30'001, .k = 128, .ragged = "lengths", .seed = 20};
+  top_k_case resident{.type = value_type::bf16, .rows = 300, .cols = 17'003, .k = 300, .seed = 21};
+  resident.outputs = "values+i32";
+  const top_k_case filtered{.rows = 280, .cols = 28'000, .k = 50, .outputs = "i32", .seed = 22};
+  const top_k_case held{.rows = 600, .cols = 5'000, .k = 40, .outputs = "values+i32", .seed = 23};
+  top_k_case steps{.rows = 3'000, .cols = 256, .k = 32, .mode = "max_iter_8", .seed = packed(24)};
+  top_k_case wide_eps{.rows = 3'000, .cols = 512, .k = 32, .mode = "eps_1e-2", .seed = packed(25)};
+  top_k_case half_steps{.type = value_type::bf16, .rows = 3'000, .cols = 512, .k = 32, .seed = packed(26)};
+  half_steps.mode = "max_iter_4";
+  top_k_case long_half_eps{.type = value_type::f16, .rows = 4'100, .cols = 2'056, .k = 64, .seed = packed(27)};
+  long_half_eps.mode = "eps_1e-2";
+  // By stop_rows where that is forced; it would be planned from 16,384 rows on.
+  const top_k_case long_steps{.rows = 3'000, .cols = 2'052, .k = 64, .mode = "max_iter_8", .seed = packed(28)};
+  for (const top_k_case& what :
+       {of_clusters, of_teams, resident, filtered, held, steps, wide_eps, half_steps, long_half_eps, long_steps})
+    cases.push_back(what);
+  return cases;
 }
 
 TEST_P(TopKOnDevice, RunAfterRunIsTheSame) {
-  for (const top_k_way& how : ways_of(where_)) {
-    const forced_way forced(how);
-    for (const top_k_case& what : some_cases()) {
-      const matrix_data data = make_data(what);
+  for (const top_k_case& what : some_cases(where_)) {
+    const matrix_data data = make_data(what);
+    for (const top_k_way& how : ways_of(where_)) {
+      const forced_way forced(how);
       const output_bytes first = run_on_device(what, data, where_);
       for (int again = 0; again < 3; ++again) {
         EXPECT_TRUE(run_on_device(what, data, where_) == first) << describe(what, how);
@@ -132,36 +154,45 @@ TEST_P(TopKOnDevice, RunAfterRunIsTheSame) {
   }
 }
 
-/// One thread queues on two streams, so that both streams' work is on the device at a time.
+/// One thread queues on two streams, so that both streams' work is on the device at a time; on a GPU in every way. The
+/// CPU has finished before the second stream's is queued.
 TEST_P(TopKOnDevice, TwoStreamsAtOnce) {
   constexpr int kRounds = 10;
-  const std::vector<top_k_case> cases = some_cases();
+  const std::vector<top_k_case> cases = some_cases(where_);
   const stream streams[] = {stream(where_), stream(where_)};
+  std::vector<matrix_data> data;
   std::vector<output_bytes> expected;
   std::vector<std::unique_ptr<device_arrays>> arrays[2];
   for (const top_k_case& what : cases) {
-    const matrix_data data = make_data(what);
-    expected.push_back(expected_bytes(what, data));
-    for (int s = 0; s < 2; ++s) arrays[s].push_back(std::make_unique<device_arrays>(what, data, streams[s]));
+    data.push_back(make_data(what));
+    expected.push_back(expected_bytes(what, data.back()));
+    for (int s = 0; s < 2; ++s) arrays[s].push_back(std::make_unique<device_arrays>(what, data.back(), streams[s]));
   }
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      arrays[0][i]->queue();
-      arrays[1][(i + static_cast<std::size_t>(round)) % cases.size()]->queue();
+  std::vector<top_k_way> ways = {{.where = where_}};
+  if (where_.kind() == device_kind::cuda) ways = ways_of(where_);
+  for (const top_k_way& how : ways) {
+    const forced_way forced(how);
+    for (int s = 0; s < 2; ++s) {
+      for (std::size_t i = 0; i < cases.size(); ++i) arrays[s][i]->upload(data[i]);
     }
-  }
-  for (int s = 0; s < 2; ++s) {
-    streams[s].synchronize();
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      EXPECT_EQ(first_difference(cases[i], arrays[s][i]->download(), expected[i]), "")
-          << describe(cases[i], {.where = where_});
+    for (int round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        arrays[0][i]->queue();
+        arrays[1][(i + static_cast<std::size_t>(round)) % cases.size()]->queue();
+      }
+    }
+    for (int s = 0; s < 2; ++s) {
+      streams[s].synchronize();
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        EXPECT_EQ(first_difference(cases[i], arrays[s][i]->download(), expected[i]), "") << describe(cases[i], how);
+      }
     }
   }
 }
 
 /// Each thread has a stream of its own, and they meet in different cases all the time.
 TEST_P(TopKOnDevice, TwoThreadsAtOnce) {
-  const std::vector<top_k_case> cases = some_cases();
+  const std::vector<top_k_case> cases = some_cases(where_);
   std::vector<matrix_data> data;
   std::vector<output_bytes> expected;
   for (const top_k_case& what : cases) {
@@ -191,7 +222,7 @@ TEST_P(TopKOnDevice, TwoThreadsAtOnce) {
 }
 
 TEST(TopKThreads, AnyNumberGivesTheSame) {
-  for (const top_k_case& what : some_cases()) {
+  for (const top_k_case& what : some_cases(device::cpu())) {
     const matrix_data data = make_data(what);
     const output_bytes expected = expected_bytes(what, data);
     for (const std::size_t threads : {1, 2, 3, 8}) {
