@@ -266,6 +266,32 @@ TEST_P(TopKManyStopsOfMode, EqualTheReferenceToTheBit) {
   }
 }
 
+/// Early stops of ragged rows: of every shape of the kernel of short rows, of blocks, and of the most general kernel.
+TEST_P(TopKManyStopsOfMode, OfRaggedRows) {
+  constexpr std::int64_t kCols[] = {60, 128, 250, 512, 1'000, 1'536, 2'001, 5'000, 40'000};
+  constexpr std::string_view kKinds[] = {"borders", "lengths", "begins"};
+  constexpr std::int64_t kMostRows = 3'000;
+  constexpr std::int64_t kValues = 2'000'000;
+  constexpr std::uint64_t kTurnsEach = 29;  // a mode's, and a prime: all that goes by turns meets
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = GetParam() * kTurnsEach;
+  for (const std::string_view kind : kKinds) {
+    for (const std::int64_t cols : kCols) {
+      const std::int64_t kKs[] = {cols / 8, cols / 3, 1, cols - 1};
+      const std::int64_t rows = std::min(kMostRows, kValues / cols);
+      top_k_case what = case_of_turn(turn, rows, cols, kKs[turn % std::size(kKs)],
+                                     row_distributions()[(turn + GetParam()) % row_distributions().size()]);
+      what.sorted = turn % 7 == 0;
+      what.mode = kModes[GetParam()].name;
+      what.ragged = kind;
+      if (turn % 5 == 2) what.outputs = "mask";
+      expect_equal_on(*gpu, what);
+      ++turn;
+    }
+  }
+}
+
 /// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: in
 /// most shapes of the kernels of short rows.
 TEST_P(TopKManyStopsOfMode, OfValuesBesideMidpoints) {
@@ -554,6 +580,50 @@ TEST(TopKClusters, EqualTheReferenceForEveryNumberOfRounds) {
         expect_equal_by("cluster_rows", *gpu, case_of_turn(turn + rounds, 1, cols, 50, distribution));
       }
     }
+  }
+}
+
+/// Long ragged rows by each kernel of them; some are empty, and some are shorter than k.
+struct ragged_long_rows {
+  std::string_view algorithm;
+  std::span<const many_rows> shapes;
+};
+constexpr many_rows kOfClusters[] = {{5, 17'001, 50},         {1, 128'256, 50, true}, {17, 40'000, 112, true},
+                                     {40, 17'001, 1},         {66, 50'001, 112},      {66, 128'256, 50, true},
+                                     {9, 200'000, 100, true}, {1, 200'000, 1}};
+constexpr many_rows kOfTeams[] = {{2, 90'001, 50},         {1, 300'000, 2'048, true}, {90, 9'345, 400, true},
+                                  {263, 9'345, 2'048},     {300, 9'344, 1, true},     {131, 20'001, 128},
+                                  {40, 17'001, 700, true}, {2, 1'000'003, 100, true}};
+constexpr many_rows kOfResident[] = {
+    {400, 17'003, 300}, {400, 20'000, 1'500, true}, {500, 16'500, 50}, {400, 18'001, 2'000}, {1'600, 16'392, 60, true}};
+constexpr many_rows kOfFilters[] = {{300, 17'003, 300},
+                                    {280, 20'000, 2'500, true},
+                                    {400, 16'500, 50, true},
+                                    {270, 33'000, 4'096},
+                                    {300, 24'001, 1'000, true}};
+constexpr ragged_long_rows kRaggedLongRows[] = {{"cluster_rows", kOfClusters},
+                                                {"stream_rows", kOfTeams},
+                                                {"resident_rows", kOfResident},
+                                                {"filter_rows", kOfFilters}};
+
+class TopKRaggedLongRows : public testing::TestWithParam<ragged_long_rows> {};
+INSTANTIATE_TEST_SUITE_P(By, TopKRaggedLongRows, testing::ValuesIn(kRaggedLongRows),
+                         [](const auto& test) { return std::string(test.param.algorithm); });
+
+TEST_P(TopKRaggedLongRows, EqualTheReferenceToTheBit) {
+  constexpr std::string_view kKinds[] = {"borders", "lengths", "begins", "borders"};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  const auto& [algorithm, shapes] = GetParam();
+  std::uint64_t turn = 0;
+  for (const std::string_view distribution : row_distributions()) {
+    const many_rows& of = shapes[turn % shapes.size()];
+    top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
+    what.sorted = of.sorted;
+    what.row_gap = turn % 7 == 0 ? 3 : 0;
+    what.ragged = kKinds[turn / shapes.size() % std::size(kKinds)];
+    expect_equal_by(algorithm, *gpu, what);
+    ++turn;
   }
 }
 
