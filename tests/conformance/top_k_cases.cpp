@@ -333,6 +333,24 @@ std::vector<top_k_case> border_top_k_cases() {
     add({.type = value_type::bf16, .rows = 5, .cols = cols, .k = k, .mode = "max_iter_4", .ragged = "lengths"});
     add({.rows = 5, .cols = cols, .k = k, .outputs = "mask", .ragged = "begins", .distribution = "ties_90"});
   }
+  // All of a row, or all but one, and early stops, where rows of whole 16 bytes fit a warp and others fit it no more.
+  for (const std::int64_t cols : {1536, 1537, 1540, 1544, 2047, 2048}) {
+    for (const value_type type : {value_type::f32, value_type::f16, value_type::bf16}) {
+      for (const std::string_view mode : {"exact", "eps_1e-2", "max_iter_4"}) {
+        for (const std::int64_t k : {cols, cols - 1}) {
+          const std::size_t turn = cases.size();
+          add({.type = type,
+               .rows = 7,
+               .cols = cols,
+               .k = k,
+               .order = turn % 3 == 0 ? order::smallest : order::largest,
+               .mode = mode,
+               .outputs = turn % 5 == 0 ? "mask" : "values+i32",
+               .distribution = kData[turn % std::size(kData)]});
+        }
+      }
+    }
+  }
   // Outputs that do not fit beside a row in shared memory.
   for (const bool sorted : {false, true}) {
     add({.rows = 3, .cols = 32'768, .k = 8193, .sorted = sorted});

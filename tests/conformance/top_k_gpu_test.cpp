@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "conformance/either_device.hpp"
@@ -96,7 +97,7 @@ TEST(TopKManyRows, EqualTheReferenceToTheBit) {
 struct many_rows {
   std::int64_t rows;
   std::int64_t cols;
-  std::int64_t k;
+  std::int64_t k = 1;
   bool sorted = false;
   std::string_view ragged = "no";
 };
@@ -314,6 +315,102 @@ TEST_P(TopKManyStopsOfMode, OfValuesBesideMidpoints) {
       expect_equal_on(*gpu, what);
     }
     ++turn;
+  }
+}
+
+/// So many short rows of bf16 that levels tell what a few steps end with, and not cells.
+TEST_P(TopKManyStopsOfMode, OfSoManyShortRowsOf16Bits) {
+  constexpr many_rows kShapes[] = {{131'072, 136, 40}, {132'000, 200, 1}, {140'000, 256, 32}, {132'000, 192, 191}};
+  constexpr std::uint64_t kCasesEach = 5;  // of seven modes: more than there are distributions
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  for (std::uint64_t turn = GetParam() * kCasesEach; turn < (GetParam() + 1) * kCasesEach; ++turn) {
+    const many_rows& of = kShapes[turn % std::size(kShapes)];
+    const top_k_case what{.type = value_type::bf16,
+                          .rows = of.rows,
+                          .cols = of.cols,
+                          .k = of.k,
+                          .order = turn % 3 == 0 ? order::smallest : order::largest,
+                          .mode = kModes[GetParam()].name,
+                          .outputs = "values+i32",
+                          .distribution = row_distributions()[turn % row_distributions().size()],
+                          .seed = seed_that_begins_at(0, turn)};
+    expect_equal_on(*gpu, what);
+  }
+}
+
+/// An early stop's mode and a type of 16 bits, so that these can be tested side by side.
+class TopKHalfStopsOfMode : public testing::TestWithParam<std::tuple<std::size_t, value_type>> {};
+INSTANTIATE_TEST_SUITE_P(Modes, TopKHalfStopsOfMode,
+                         testing::Combine(testing::Range(std::size_t{1}, std::size(kModes)),  // all but "exact"
+                                          testing::Values(value_type::bf16, value_type::f16)));
+
+/// A turn's early stop of rows of whole 16 bytes behind each other: levels tell those of no others.
+top_k_case half_stop_of_turn(std::uint64_t turn, value_type type, std::string_view mode, const many_rows& of,
+                             std::string_view distribution) {
+  constexpr std::string_view kWritten[] = {"values+i32", "values+i64", "i32", "values"};
+  return {.type = type,
+          .rows = of.rows,
+          .cols = of.cols,
+          .k = of.k,
+          .order = turn % 3 == 0 ? order::smallest : order::largest,
+          .mode = mode,
+          .outputs = kWritten[turn % std::size(kWritten)],
+          .distribution = distribution,
+          .seed = seed_that_begins_at(0, turn)};
+}
+
+/// Lanes that hold 64, 96 or 128 values, 4 to 32 of them a row, full and partly filled; so many rows that a warp takes
+/// several, one after the other. Every distribution. Forced, for the plan gives fewer than 4,096 of the longest to
+/// blocks.
+TEST_P(TopKHalfStopsOfMode, EqualTheReferenceToTheBit) {
+  constexpr many_rows kShapes[] = {{24'000, 256},  {24'000, 136},  {24'000, 200},  {24'000, 248},  {12'000, 264},
+                                   {12'000, 504},  {12'000, 512},  {7'000, 760},   {7'000, 768},   {6'000, 1'000},
+                                   {6'000, 1'024}, {3'000, 2'000}, {3'000, 2'048}, {2'000, 2'056}, {2'000, 2'496},
+                                   {2'000, 3'000}, {1'800, 4'096}};
+  constexpr std::uint64_t kShapesEach = 2;
+  constexpr std::int64_t kAnyKCols = 2'048;     // warps take a larger k
+  constexpr std::int64_t kMostKOfLong = 1'024;  // than this of rows up to here alone
+  constexpr std::uint64_t kTurnsOfMode = 4;     // modes, and types, have the same distributions in other shapes
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  const auto& [mode, type] = GetParam();
+  std::uint64_t turn = mode * kTurnsOfMode + (type == value_type::f16 ? kTurnsOfMode / 2 : 0);
+  for (const std::string_view distribution : row_distributions()) {
+    for (std::uint64_t i = 0; i < kShapesEach; ++i, ++turn) {
+      many_rows of = kShapes[turn % std::size(kShapes)];
+      const std::int64_t kKs[] = {1, of.cols / 16, of.cols / 3, of.cols - 1};
+      of.k = kKs[turn / std::size(kShapes) % std::size(kKs)];
+      if (of.cols > kAnyKCols) of.k = std::min(of.k, kMostKOfLong);
+      top_k_case what = half_stop_of_turn(turn, type, kModes[mode].name, of, distribution);
+      what.order = (turn + mode) % 2 == 0 ? order::smallest : order::largest;
+      expect_equal_by("warp_rows", *gpu, what);
+    }
+  }
+}
+
+/// As they are planned: on both sides of the borders beyond which blocks take them.
+TEST(TopKHalfStops, AtTheBordersOfTheirKernel) {
+  struct planned {
+    many_rows of;
+    std::string_view algorithm;
+  };
+  constexpr planned kPlanned[] = {{{4'200, 2'056, 64}, "warp_rows"},     {{4'096, 4'096, 1'024}, "warp_rows"},
+                                  {{4'200, 3'000, 1}, "warp_rows"},      {{4'095, 4'096, 64}, "block_rows"},
+                                  {{4'096, 4'096, 1'025}, "block_rows"}, {{4'096, 4'104, 64}, "block_rows"},
+                                  {{4'096, 4'092, 64}, "block_rows"}};
+  constexpr std::string_view kSearched[] = {"max_iter_4", "eps_1e-2", "eps_0", "max_iter_8"};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const std::string_view distribution : {"normal", "ties_90"}) {
+    for (const auto& [of, algorithm] : kPlanned) {
+      const top_k_case what = half_stop_of_turn(turn, turn % 2 == 0 ? value_type::bf16 : value_type::f16,
+                                                kSearched[turn % std::size(kSearched)], of, distribution);
+      EXPECT_EQ(algorithm_of(what, *gpu), algorithm) << describe(what, {.where = *gpu});
+      expect_equal_on(*gpu, what);
+      ++turn;
+    }
   }
 }
 
