@@ -293,6 +293,38 @@ TEST_P(TopKManyStopsOfMode, OfRaggedRows) {
   }
 }
 
+/// Early stops of rows longer than a block holds, which follow from another kernel's exact result: of one block for
+/// each row, and of several; and from the border's digits.
+TEST_P(TopKManyStopsOfMode, OfLongRows) {
+  constexpr many_rows kShapes[] = {{280, 32'776, 64},
+                                   {5, 150'001, 1'000},
+                                   {70, 60'000, 50},
+                                   {2, 300'000, 2'048, true},
+                                   {3, 33'001, 128, false, "borders"},
+                                   {9, 40'000, 4'000},
+                                   {270, 33'000, 3'000, false, "lengths"},
+                                   {4, 50'000, 1},
+                                   {12, 100'000, 500},
+                                   {3, 70'000, 69'000}};
+  constexpr std::string_view kWritten[] = {"values+i32", "i64", "values", "i32"};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr std::uint64_t kTurnsEach = 29;  // a mode's, and a prime: all that goes by turns meets
+  std::uint64_t turn = GetParam() * kTurnsEach;
+  for (const std::string_view distribution : row_distributions()) {
+    const many_rows& of = kShapes[turn % std::size(kShapes)];
+    top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
+    what.sorted = of.sorted;
+    what.mode = kModes[GetParam()].name;
+    what.outputs = kWritten[turn / 2 % std::size(kWritten)];
+    what.row_gap = turn % 5 == 0 ? 3 : 0;
+    what.ragged = of.ragged;
+    expect_equal_on(*gpu, what);
+    if (turn % 4 == 0) expect_equal_by("radix_rows", *gpu, what);
+    ++turn;
+  }
+}
+
 /// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: in
 /// most shapes of the kernels of short rows.
 TEST_P(TopKManyStopsOfMode, OfValuesBesideMidpoints) {
