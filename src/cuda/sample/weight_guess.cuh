@@ -121,16 +121,13 @@ struct guessed_bin {
   float before;  // weight of the bins before it
   float total;   // of all
 
-  /// Where the bin ends, in bins' widths.
-  __device__ __forceinline__ float end() const {
-    return static_cast<float>(first + 1 - static_cast<std::int32_t>(threadIdx.x));
+  /// Where a thread's bin ends, in bins' widths.
+  __device__ __forceinline__ float end_of(std::uint32_t thread) const {
+    return static_cast<float>(first + 1 - static_cast<std::int32_t>(thread));
   }
-  /// How far into the bin an exponent lies, and the other way round.
-  __device__ __forceinline__ float part_before(float exponent) const {
-    return end() - (exponent + base) * static_cast<float>(kOctaveBins);
-  }
+  /// The exponent so far into the bin.
   __device__ __forceinline__ float exponent_at(float part) const {
-    return (end() - part) / static_cast<float>(kOctaveBins) - base;
+    return (end_of(threadIdx.x) - part) / static_cast<float>(kOctaveBins) - base;
   }
 };
 
@@ -244,8 +241,11 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   bin.weight = static_cast<float>(bin.tokens) * near_power_of_two(middle);
   bin.before = sum_before_in(bin.weight, scratch.warp_estimates, bin.total);
   const float dropped = (1.0f - static_cast<float>(place.state.params.top_p) * 0x1p-32f) * bin.total;
-  const float known_part = bin.part_before(learned.exponent);
-  if (known_part >= 0.0f && known_part < 1.0f) scratch.known = bin.before + known_part * bin.weight;
+  // In bins from the row's first one: the same in all threads, so that one bin has it, however coarse large numbers
+  // are.
+  const float known_at = bin.end_of(0) - (learned.exponent + bin.base) * static_cast<float>(kOctaveBins);
+  const float known_bin = floorf(known_at);
+  if (static_cast<float>(threadIdx.x) == known_bin) scratch.known = bin.before + (known_at - known_bin) * bin.weight;
   const guessed_end end = guess_end(bin, counted, only_best ? bin.total : kLost * dropped, only_best || again, place);
   if (end.last == kGuessBins) return false;
   const float least =
@@ -254,9 +254,11 @@ __device__ __forceinline__ bool guess_border(const row_filter& filter, bool only
   const bool all_listed = end.most_of_block <= room / 2 && end.tokens <= kMostListed;
   if (only_best || (!again && all_listed)) return true;
   const float border = learned.stretched(bin.total - dropped, bin.total, scratch.known);
+  // Sums are rounded, so that two bins may have it: then the larger exponent, in every block. Of numbers below 0 it has
+  // the lesser bits.
   const auto place_at = [&](float wanted, float& to) {
     if (bin.before < wanted && bin.before + bin.weight >= wanted)
-      to = bin.exponent_at((wanted - bin.before) / bin.weight);
+      atomicMin(reinterpret_cast<int*>(&to), __float_as_int(bin.exponent_at((wanted - bin.before) / bin.weight)));
   };
   const float margin = flat_margin(guessed.floor, room, bin.total, dropped, learned.crowded);
   place_at(border - margin, scratch.ceiling);
