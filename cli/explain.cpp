@@ -106,6 +106,9 @@ void add_explain_top_k(CLI::App& app, action& chosen) {
       ->capture_default_str()
       ->check(CLI::IsMember({"i32", "i64"}))
       ->type_name("TYPE");
+  command->add_option("--col-stride", options->shape.col_stride, "elements from one column to the next")
+      ->capture_default_str()
+      ->type_name("S");
   command->add_flag("--early-stop", options->shape.early_stop, "as with --eps or --max-iter of `shortlist top-k`");
   command->add_option("-d,--device", options->device, kDeviceHelp)->capture_default_str()->type_name("DEVICE");
   command->footer(

@@ -197,6 +197,7 @@ def explain_top_k(
     early_stop: bool = False,
     mask: bool = False,
     index_dtype: str = "int64",
+    col_stride: int = 1,
 ) -> str: ...
 @overload
 def sample(

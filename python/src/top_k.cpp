@@ -94,7 +94,8 @@ nb::object top_k_mask_of(nb::handle object, std::int64_t k, bool largest, std::o
 }
 
 std::string explain_top_k(std::int64_t rows, std::int64_t cols, std::int64_t k, nb::handle where, std::string_view type,
-                          bool sorted, bool early_stop, bool mask, std::string_view index_dtype) {
+                          bool sorted, bool early_stop, bool mask, std::string_view index_dtype,
+                          std::int64_t col_stride) {
   return explain(device_of(where), top_k_shape{.rows = rows,
                                                .cols = cols,
                                                .k = k,
@@ -102,7 +103,8 @@ std::string explain_top_k(std::int64_t rows, std::int64_t cols, std::int64_t k, 
                                                .early_stop = early_stop,
                                                .sorted = sorted,
                                                .mask = mask,
-                                               .indices_as = index_type_of(index_dtype, "index_dtype")});
+                                               .indices_as = index_type_of(index_dtype, "index_dtype"),
+                                               .col_stride = col_stride});
 }
 
 constexpr const char* kTopKDoc = R"(The k best of every row: TopK(values, indices).
@@ -135,7 +137,8 @@ constexpr const char* kMaskDoc = R"(Where the k best of every row are: a bool ar
 Arguments, errors and order as in top_k.)";
 
 constexpr const char* kExplainDoc =
-    R"(The algorithm that top_k takes for this shape on a device, why, and the bytes it moves.)";
+    R"(The algorithm that top_k takes for this shape on a device, why, and the bytes it moves. Columns lie col_stride
+elements apart.)";
 
 }  // namespace
 
@@ -157,7 +160,8 @@ void bind_top_k(nb::module_& module) {
              kMaskDoc);
   module.def("explain_top_k", explain_top_k, nb::arg("rows"), nb::arg("cols"), nb::arg("k"), nb::kw_only(),
              nb::arg("device") = nb::none(), nb::arg("dtype") = "float32", nb::arg("sorted") = true,
-             nb::arg("early_stop") = false, nb::arg("mask") = false, nb::arg("index_dtype") = "int64", kExplainDoc);
+             nb::arg("early_stop") = false, nb::arg("mask") = false, nb::arg("index_dtype") = "int64",
+             nb::arg("col_stride") = 1, kExplainDoc);
 }
 
 }  // namespace shortlist::python

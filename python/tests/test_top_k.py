@@ -151,5 +151,6 @@ def test_bad_input_is_named(call, error, message):
 
 def test_explain_names_the_algorithm():
     assert "algorithm" in sl.explain_top_k(1000, 256, 32, device="cpu")
+    assert "columns 3 apart" in sl.explain_top_k(1000, 256, 32, device="cpu", col_stride=3)
     with pytest.raises(sl.InvalidArgument, match="dtype is int8"):
         sl.explain_top_k(1000, 256, 32, dtype="int8")

@@ -743,6 +743,9 @@ check 'what is written in order' grep -q 'x 100 f32, sorted$' out
 check 'and its bytes' grep -q 'writes 0.00032 MB of values and 32-bit indices$' out
 run 0 explain-top-k --rows 10 --cols 100 -k 4 --mask --device cpu
 check 'the bytes of a mask' grep -q 'writes 0.001 MB of a mask$' out
+run 0 explain-top-k --rows 10 --cols 100 -k 4 --col-stride 3 --device cpu
+check 'columns that lie apart' grep -q 'x 100 f32, columns 3 apart$' out
+fails 2 'col_stride is 0' explain-top-k --rows 10 --cols 100 -k 4 --col-stride 0 --device cpu
 fails 2 'i16' explain-top-k --rows 10 --cols 8 -k 1 --index-type i16
 fails 2 'rows is -1' explain-top-k --rows -1 --cols 8 -k 1 --device cpu
 fails 2 'cols is 0' explain-top-k --rows 10 --cols 0 -k 1 --device cpu
