@@ -93,6 +93,7 @@ constexpr int kTable3Steps[] = {2, 3, 4, 5, 6, 7, 8};
 constexpr shape kLongerStopped[] = {{kRows, 1024, 64}, {kRows, 4096, 64}};  // than table 3 has
 constexpr int kLongerSteps[] = {2, 4, 8};
 constexpr float kLongerEps = 1e-4f;
+constexpr shape kOnceStopped[] = {{kRows, kCols, kK}, {kRows, 8192, 64}};  // as RTop-K's code was measured
 constexpr shape kHalvesStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}, {kRows, 4096, 64}};
 constexpr int kHalvesSteps[] = {4, 8};
 constexpr float kHalvesEps[] = {1e-4f, 1e-2f};
@@ -201,6 +202,7 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
     }
   };
   for (const shape& s : kLongerStopped) add_stopped(job_of(s), kLongerSteps, {&kLongerEps, 1});
+  for (const shape& s : kOnceStopped) add_stopped(job_of(s), {&kExactSteps, 1}, {});
   for (const value_type type : {value_type::f16, value_type::bf16}) {
     for (const shape& s : kHalvesStopped) {
       list.add(job_of(s, type), {}, kGpuBriefSeconds);
