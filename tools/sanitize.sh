@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ./run sanitize [PROGRAM [CASES]]: compute-sanitizer's memcheck and racecheck on the first GPU, over so many cases of
-# each covering of row-wise top k and of sampling, ragged rows and poisoned padding among them, and over the cases at the
-# borders of their kernels. PROGRAM is conformance_tests, without it that of build/release. Fails if either tool reports
+# each covering of row-wise top k and of sampling, ragged rows and poisoned padding among them, over the cases at the
+# borders of their kernels, and over cases for each kernel. PROGRAM is conformance_tests, without it that of build/release. Fails if either tool reports
 # anything.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,7 +15,8 @@ have_gpu || cannot "there is no GPU"
 
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-tests=(TopKOnDevice.EqualsTheReferenceToTheBit TopKOnDevice.EqualsTheReferenceAtEveryBorder
+tests=(TopKOnDevice.RunAfterRunIsTheSame SampleOnDevice.RunAfterRunIsTheSame
+  TopKOnDevice.EqualsTheReferenceToTheBit TopKOnDevice.EqualsTheReferenceAtEveryBorder
   SampleOnDevice.EqualsTheReferenceToTheBit SampleOnDevice.EqualsTheReferenceAtEveryBorder
   SampleOnDevice.EqualsTheReferenceOnChangedRows SampleOnDevice.EqualsTheReferenceOnRowsOfArrays)
 runs=()

@@ -115,12 +115,7 @@ TEST_P(SampleOnDevice, TwoStreamsAtOnce) {
     expected.push_back(expected_answer(what, data));
     for (int s = 0; s < 2; ++s) arrays[s].push_back(std::make_unique<sample_on_device>(what, data, streams[s]));
   }
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      arrays[0][i]->queue();
-      arrays[1][(i + static_cast<std::size_t>(round)) % cases.size()]->queue();
-    }
-  }
+  queue_on_both(arrays, kRounds);
   for (int s = 0; s < 2; ++s) {
     streams[s].synchronize();
     for (std::size_t i = 0; i < cases.size(); ++i) {

@@ -135,8 +135,11 @@ std::vector<top_k_case> some_cases(const device& where) {
   long_half_eps.mode = "eps_1e-2";
   // By stop_rows where that is forced; it would be planned from 16,384 rows on.
   const top_k_case long_steps{.rows = 3'000, .cols = 2'052, .k = 64, .mode = "max_iter_8", .seed = packed(28)};
-  for (const top_k_case& what :
-       {of_clusters, of_teams, resident, filtered, held, steps, wide_eps, half_steps, long_half_eps, long_steps})
+  // Behind another kernel's exact search: a block for each row, and several.
+  const top_k_case many_long_steps{.rows = 270, .cols = 33'000, .k = 50, .mode = "max_iter_4", .seed = 29};
+  const top_k_case long_eps{.rows = 3, .cols = 40'000, .k = 100, .mode = "eps_1e-4", .seed = 30};
+  for (const top_k_case& what : {of_clusters, of_teams, resident, filtered, held, steps, wide_eps, half_steps,
+                                 long_half_eps, long_steps, many_long_steps, long_eps})
     cases.push_back(what);
   return cases;
 }
@@ -175,12 +178,7 @@ TEST_P(TopKOnDevice, TwoStreamsAtOnce) {
     for (int s = 0; s < 2; ++s) {
       for (std::size_t i = 0; i < cases.size(); ++i) arrays[s][i]->upload(data[i]);
     }
-    for (int round = 0; round < kRounds; ++round) {
-      for (std::size_t i = 0; i < cases.size(); ++i) {
-        arrays[0][i]->queue();
-        arrays[1][(i + static_cast<std::size_t>(round)) % cases.size()]->queue();
-      }
-    }
+    queue_on_both(arrays, kRounds);
     for (int s = 0; s < 2; ++s) {
       streams[s].synchronize();
       for (std::size_t i = 0; i < cases.size(); ++i) {

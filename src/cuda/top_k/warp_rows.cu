@@ -10,7 +10,7 @@ void launch_warp_rows(cudaStream_t stream, const core::top_k_request& request, i
   using kind = warp_rows_kind;
   warp_args args = warp_args_of(request);
   const kind of_request = kind_of(args);
-  if (of_request == kind::any && request.matrix.cols > core::kWarpRowsMaxCols)  // ragged rows, or a mask
+  if (of_request == kind::any && request.matrix.cols > core::kWarpRowsMaxCols)  // ragged, or stopped and apart
     return launch_block_rows(stream, request, multiprocessors);
   if (of_request == kind::eps || of_request == kind::wide_eps)
     return launch_eps_warp_rows(stream, args, of_request, multiprocessors);
