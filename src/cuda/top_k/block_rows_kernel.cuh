@@ -155,8 +155,8 @@ __global__ void __launch_bounds__(Threads, Blocks) block_rows_kernel(const __gri
     if constexpr (Kind == block_rows_kind::levelled)
       found = trials.choose(group, args.search, row, share, shape, chosen, place);
     if (!found) choose_by_search();
-    write_row<false, kSorts ? kMostSortedByWarp : 0>(group, args.output, row, share, chosen, place, index, span.begin,
-                                                     staged, [] { return false; });
+    write_row<mark_limit::none, kSorts ? kMostSortedByWarp : 0>(group, args.output, row, share, chosen, place, index,
+                                                                span.begin, staged, [] { return false; });
     if constexpr (kLists) {
       threshold.miss(shape.at, shape.scale, tries, count, args.search.k, args.candidates.aim);
       each = threshold.each;

@@ -38,6 +38,8 @@ struct number_window {
   __device__ __forceinline__ bool usable() const { return first - 1 < kInfinity - kLast - 1; }
   /// Whether a level is neither that of all that is less nor that of all that is more.
   __device__ __forceinline__ bool holds(std::uint32_t level) const { return level - 1 < kLast - 1; }
+  /// Whether levels tell what reaches a level: all but that of all that is less.
+  __device__ __forceinline__ bool tells(std::uint32_t level) const { return level - 1 < kLast; }
   __device__ __forceinline__ float number(std::uint32_t level) const {
     return core::widen(of_stored_bits(static_cast<std::uint16_t>(first + level)));
   }
@@ -232,14 +234,24 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   using window_type = number_window<stored>;
   const auto window = window_type::around(shape.at);
   const float reach = (shape.at - window.number(0)) * shape.scale;  // in values; on the other side it is more
-  if (!group.all(window.usable() && reach >= plan.spread)) return false;
+  const bool near = group.all(window.usable() && reach >= plan.spread);
+  bool counts = false;
+  if constexpr (Gap::kStops) counts = is_counted<stored, Group>(plan.stop);
+  if (!near && !counts) return false;
   // Where rows end anywhere, marks of what is there cost less than to take the rest out of the numbers.
-  constexpr bool kMarksThere = !Share::kWholeUnits || Gap::kStops;
+  constexpr bool kMarksThere = !Share::kWholeUnits;
+  constexpr bool kReadsAll = kMarksThere || Gap::kStops;
   static_assert(Share::kWholeUnits || !Gap::kAsked);  // a gap asks for the most of the numbers
   thread_numbers<stored, Share::kValues> numbers;
-  kMarksThere ? share.read_all(numbers, 1.0f, 0.0f) : share.read(numbers, 1.0f, 0.0f);
+  kReadsAll ? share.read_all(numbers, 1.0f, 0.0f) : share.read(numbers, 1.0f, 0.0f);
   [[maybe_unused]] row_ends ends;
-  if constexpr (Gap::kStops) ends = ends_of_numbers(group, share, numbers);
+  if constexpr (Gap::kStops) {
+    const bool all = group.all(share.whole());
+    ends = ends_of_numbers(group, share, numbers, all);
+    if (!all) numbers.sink_units([&](unsigned i) { return share.has_unit(i); });
+    if (counts && choose_by_counts(group, plan, share, numbers, ends, all, guessed, shape, chosen, place)) return true;
+    if (!near) return false;
+  }
   const auto first = numbers.twice(window.number(0));
   std::uint32_t levels[Share::kValues / 2];
 #pragma unroll
@@ -255,10 +267,13 @@ __device__ __forceinline__ bool choose_by_level(Group& group, const search_plan&
   const float moved = window.number(border.level) - shape.at;
   shape.at = __fmaf_rn(guessed ? 1.0f : kLearning, moved, shape.at);
   if (guessed) learn_guess(plan, shape, moved * shape.scale);
-  if constexpr (Gap::kStops) stop_at_levels(group, plan, share, window, planes, ends, border);
-  border.above = share.ascending(border.above);
-  border.at = share.ascending(border.at);
-  place_level(group, border, chosen, place);
+  if constexpr (Gap::kStops) {
+    choose_stopped(group, plan, share, window, planes, ends, border.level, chosen, place);
+  } else {
+    border.above = share.ascending(border.above);
+    border.at = share.ascending(border.at);
+    place_level(group, border, chosen, place);
+  }
   if constexpr (Gap::kAsked && !Gap::kStops) {  // no other value is nearer than the number beside the border
     const float number = window.number(border.level);
     const float apart = fminf(number - window.number(border.level - 1), window.number(border.level + 1) - number);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/top_k/mark_bits.cuh"
 #include "cuda/top_k/row_group.cuh"
 #include "cuda/top_k/row_parts.cuh"
 
@@ -44,6 +45,35 @@ constexpr int mark_words(int values) {
   return words;
 }
 
+/// Marks of a thread's numbers in an order that takes few instructions: of 16 values, those at even places come first.
+template <class Numbers>
+struct number_marks {
+  static constexpr int kWords = Numbers::kWords;
+  std::uint32_t words[kWords];
+
+  /// How many are not marked.
+  __device__ __forceinline__ std::uint32_t others() const {
+    std::uint32_t count = 0;
+#pragma unroll
+    for (const std::uint32_t word : words) count += __popc(~word);
+    return count;
+  }
+  /// Marks of those that are not marked, in the order of reading.
+  template <class Bits>
+  __device__ __forceinline__ Bits others_in_order() const {
+    std::uint32_t ordered[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; w++) {
+      std::uint32_t x = ~words[w];
+      x = (x & 0xF00FF00Fu) | (x & 0x00F000F0u) << 4 | (x >> 4 & 0x00F000F0u);
+      x = (x & 0xC3C3C3C3u) | (x & 0x0C0C0C0Cu) << 2 | (x >> 2 & 0x0C0C0C0Cu);
+      x = (x & 0x99999999u) | (x & 0x22222222u) << 1 | (x >> 1 & 0x22222222u);
+      ordered[w] = x;
+    }
+    return joined_words<Bits>(ordered);
+  }
+};
+
 /// `Values` of a thread: 8, 16, 24, 32, 48 or 64; of 16 bits 40, 80, 96, 112, 128, 160, 192 or 256, too.
 template <class Stored, int Values>
 struct thread_numbers {
@@ -62,6 +92,15 @@ struct thread_numbers {
     } else {
       return __float2half2_rn(value);
     }
+  }
+  /// A byte of its sign for each of four numbers.
+  static __device__ __forceinline__ std::uint32_t signs(pair front, pair back) {
+    std::uint32_t two[2];
+    memcpy(&two[0], &front, sizeof front);
+    memcpy(&two[1], &back, sizeof back);
+    std::uint32_t four;
+    asm("prmt.b32 %0, %1, %2, 0xFDB9;" : "=r"(four) : "r"(two[0]), "r"(two[1]));
+    return four;
   }
   /// The number that `value` is rounded to.
   static __device__ __forceinline__ float rounded(float value) { return __low2float(twice(value)); }
@@ -82,6 +121,15 @@ struct thread_numbers {
     std::uint32_t word = bits_of(value);
     word = word == 0 || word == 0x8000u ? 1u : word & 0x8000u ? word - 1 : word + 1;
     return of_bits(word);
+  }
+  /// The bits of the least number that is no less than `value`, which is finite.
+  static __device__ __forceinline__ std::uint32_t bits_no_less(float value) {
+    if constexpr (kWide) {
+      const std::uint32_t bits = __float_as_uint(value);
+      return (bits + (static_cast<std::int32_t>(bits) < 0 ? 0u : 0xFFFFu)) >> 16;
+    } else {
+      return __half_as_ushort(__float2half_ru(value));
+    }
   }
   /// The number in the middle of those from `low` to `high`.
   static __device__ __forceinline__ float middle_number(float low, float high) {
@@ -152,6 +200,18 @@ struct thread_numbers {
       }
     }
   }
+  /// Numbers of units that are not there become -inf. @param has_unit as above
+  template <class HasUnit>
+  __device__ __forceinline__ void sink_units(HasUnit has_unit) {
+    static_assert(!kMapped);
+    constexpr std::uint32_t kLowest = kWide ? 0xFF80FF80u : 0xFC00FC00u;
+#pragma unroll
+    for (int at = 0; at < kWords * kPairs; at++) {
+      std::uint32_t word;
+      memcpy(&word, &u[at], sizeof word);
+      set(at, has_unit(static_cast<unsigned>(at) / 4) ? word : kLowest);
+    }
+  }
   /// The same of one unit of 16 bytes, the unit-th that was read: bit i of `absent` is of its i-th value.
   __device__ __forceinline__ void set_absent(unsigned unit, std::uint32_t absent) {
     constexpr int kUnit = 16 / sizeof(Stored);
@@ -197,6 +257,28 @@ struct thread_numbers {
         halves[i / 8] |= __hge2_mask(u[word * kPairs + i], from) & (0x00020001u << (2 * (i % 8)));
       return ((halves[0] | halves[0] >> 16) & 0xFFFFu) | (halves[1] | halves[1] >> 16) << 16;
     }
+  }
+  /// Those below `from`, which is finite. @pre no number is NaN
+  __device__ __forceinline__ number_marks<thread_numbers> below(float from) const {
+    static_assert(!kMapped && kPairs == 16);
+    std::uint32_t threshold = bits_no_less(from);
+    if (threshold == 0) threshold = 0x8000u;  // -0 less +0 is -0
+    threshold *= 0x10001u;
+    pair two;
+    memcpy(&two, &threshold, sizeof two);
+    number_marks<thread_numbers> marks;
+#pragma unroll
+    for (int w = 0; w < kWords; w++) {
+      std::uint32_t word = 0;
+#pragma unroll
+      for (int i = 0; i < kPairs / 2; i++) {
+        const pair front = __hsub2(u[w * kPairs + i], two);
+        const pair back = __hsub2(u[w * kPairs + i + kPairs / 2], two);
+        word |= signs(front, back) & 0x01010101u << i;
+      }
+      marks.words[w] = word;
+    }
+    return marks;
   }
   /// The largest number.
   __device__ __forceinline__ float most() const {

@@ -59,23 +59,32 @@ constexpr int kManyMarks = 12;         // of a lane: equal values crowd where th
 constexpr int kManyLimitedMarks = 24;  // the same where a bracket's values are taken from the row's beginning
 constexpr int kFewCrowded = 3;         // lanes of a warp, beyond one a row
 
+/// Where there are more marks than entries, of which the first are written.
+enum class mark_limit : std::uint8_t {
+  none,  // there are not
+  mark,  // no mark beyond is written
+  word   // no word of marks beyond is: sooner, and up to kOverrun entries behind the last one are written, too
+};
+constexpr int kOverrun = 31;
+
 /// Writes first_column + i for each marked bit i to columns[place] and behind it. Where a lane has many marks, the
 /// others of its `Lanes` help it. All lanes of the warp call it, and take turns together.
-/// @tparam Limited no column goes to columns[limit] or behind it.
-template <int Lanes, bool Limited>
+/// @tparam Limit whether no column goes to columns[limit] or behind it.
+template <int Lanes, mark_limit Limit>
 __device__ __forceinline__ void write_word(std::uint32_t marks, int first_column, std::int32_t* columns, int place,
                                            int limit) {
   constexpr int kAtOnce = 4;
   constexpr int kEach = kWarp / Lanes;  // bits of a crowded word for each lane that helps
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int rank = lane % Lanes;
-  if (Limited && place >= limit) marks = 0;
+  constexpr bool kByMark = Limit == mark_limit::mark;
+  if (Limit != mark_limit::none && place >= limit) marks = 0;
   const auto most_of = [](int count) {
     return static_cast<int>(__reduce_max_sync(kFullWarp, static_cast<std::uint32_t>(count)));
   };
   int count = __popc(marks);
   int most = most_of(count);
-  constexpr int kMany = Limited ? kManyLimitedMarks : kManyMarks;
+  constexpr int kMany = Limit == mark_limit::none ? kManyMarks : kManyLimitedMarks;
   while (most > kMany) {  // of each group, the first lane that has so many
     const unsigned all_crowded = __ballot_sync(kFullWarp, count > kMany);
     if (__popc(all_crowded) > kFewCrowded + kWarp / Lanes) break;  // these have as many as the rest
@@ -88,7 +97,7 @@ __device__ __forceinline__ void write_word(std::uint32_t marks, int first_column
 #pragma unroll
     for (int i = 0; i < kEach; i++)
       if (all >> (rank * kEach + i) & 1) {
-        if (!Limited || to < limit) columns[to] = column + i;
+        if (!kByMark || to < limit) columns[to] = column + i;
         to++;
       }
     if (crowded && lane == leader) marks = 0;
@@ -101,19 +110,19 @@ __device__ __forceinline__ void write_word(std::uint32_t marks, int first_column
 #pragma unroll
     for (int u = 1; u <= kAtOnce; u++) {  // from the last: its number is one instruction
       const int last = 31 - __clz(static_cast<int>(marks));
-      if (marks && (!Limited || end - u < limit)) columns[end - u] = first_column + last;
+      if (marks && (!kByMark || end - u < limit)) columns[end - u] = first_column + last;
       marks &= ~(1u << (last & 31));
     }
   }
 }
 
-template <int Lanes, bool Limited = false, class Bits>
+template <int Lanes, mark_limit Limit = mark_limit::none, class Bits>
 __device__ __forceinline__ void write_marked(Bits marks, int first_column, std::int32_t* columns, int place,
                                              int limit = 0) {
 #pragma unroll
   for (unsigned w = 0; w < sizeof(Bits) / 4; w++) {
     const auto word = word_of(marks, static_cast<int>(w));
-    write_word<Lanes, Limited>(word, first_column + 32 * w, columns, place, limit);
+    write_word<Lanes, Limit>(word, first_column + 32 * w, columns, place, limit);
     place += __popc(word);
   }
 }
@@ -185,9 +194,9 @@ __device__ __forceinline__ void write_together(const output_plan& plan, const wa
 /// @param chosen bit i: column share.first_column() + i of the row. @param place of the thread's first.
 /// @param index  of the row in the matrix, or < 0: none. @param begin the matrix's column of the row's first.
 /// @param staged staged_bytes() of shared memory, the group's own.
-/// @tparam Limited there may be more than k of them, of which the first are written; not where they are sorted.
+/// @tparam Limit there may be more than k of them; not where they are sorted.
 /// @param instead writes what the threads chose another way, or returns false. @tparam MostEach as above.
-template <bool Limited, int MostEach, class Group, class Share, class Instead>
+template <mark_limit Limit, int MostEach, class Group, class Share, class Instead>
 __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
                                           const staged_row<typename Share::stored>& row, const Share& share,
                                           typename Share::bits chosen, int place, std::int64_t index,
@@ -214,7 +223,7 @@ __device__ __forceinline__ void write_row(Group& group, const output_plan& plan,
   }
   const int best = min(plan.k, row.count);
   auto* columns = reinterpret_cast<std::int32_t*>(staged);
-  write_marked<Group::kLanes, Limited>(chosen, share.first_column(), columns, place, best);
+  write_marked<Group::kLanes, Limit>(chosen, share.first_column(), columns, place, best);
   const bool sorts = MostEach > 0 && plan.sort_size > 1;
   if (sorts && best == 0) columns[0] = 0;  // a sort reads it
   group.sync();

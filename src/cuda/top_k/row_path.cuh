@@ -32,6 +32,14 @@ struct stop_path {
   }
 };
 
+/// A step to where a border `at` would lead it. @pre the sum of any two values is finite
+__device__ __forceinline__ void halve(float at, float& low, float& high) {
+  const float middle = __fmul_rn(__fadd_rn(low, high), 0.5f);
+  const bool up = at >= middle;
+  low = up ? middle : low;
+  high = up ? high : middle;
+}
+
 /// Follows the bisection to where a border `at` would lead it.
 /// @param fine a bracket of that width is narrow enough, if one of its ends lies within (low, high).
 __device__ __forceinline__ stop_bracket follow(const early_stop& stop, const stop_path& path, float at, float low,

@@ -99,14 +99,25 @@ struct level_planes {
     for (int w = 0; w < kWords; w++) those[w] = ~0u;
 #pragma unroll
     for (int b = 0; b < Bits; b++) {
-      const std::uint32_t mask = (level >> b & 1) - 1;  // 0 where the bit is set
+      const std::uint32_t mask = filled(level, b);
 #pragma unroll
-      for (int w = 0; w < kWords; w++) those[w] = (planes[w][b] & those[w]) | (mask & (planes[w][b] | those[w]));
+      for (int w = 0; w < kWords; w++) those[w] = (planes[w][b] & those[w]) | (~mask & (planes[w][b] | those[w]));
     }
     return joined_words<Marks>(those);
   }
 
  private:
+  /// All bits are set if a level's bit b is: four bits that follow each other are the signs of a product's bytes.
+  static __device__ __forceinline__ std::uint32_t filled(std::uint32_t level, int b) {
+    constexpr std::uint32_t kFour = 1u | 1u << 9 | 1u << 18 | 1u << 27;  // eight bits, four times, apart
+    const int down = Bits - 1 - b;
+    const int byte = down % 4;
+    const std::uint32_t eight = down < 8 ? level >> (Bits - 8) : level & ((1u << (Bits - 8)) - 1);
+    const std::uint32_t signs = eight * (kFour << (down < 8 ? down / 4 * 4 : 16 - Bits));
+    std::uint32_t mask;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(mask) : "r"(signs), "r"(0x1111 * (8 + byte)));
+    return mask;
+  }
   /// A byte of each of the levels of values v, v + 8, v + 1 and v + 9.
   static __device__ __forceinline__ std::uint32_t bytes_at(const std::uint32_t (&levels)[Values / 2], int w, int v,
                                                            int byte) {

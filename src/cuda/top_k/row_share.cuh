@@ -48,6 +48,8 @@ class row_share {
     if constexpr (kForRow) asm volatile("" : "+r"(turn_));  // else all places are kept, in local memory
   }
 
+  /// How many columns the row has.
+  __device__ __forceinline__ int columns() const { return row_.count; }
   /// May be negative: the columns that are not there, before or behind the row, are never marked.
   __device__ __forceinline__ int first_column() const { return wraps() ? first_ + row_.lead : first_; }
 

@@ -232,7 +232,8 @@ __global__ void __launch_bounds__(Threads, Blocks) stop_rows_kernel(const __grid
         chosen = choose(group, share.ascending(sure), share.ascending(fill), k, place);
       }
     }
-    write_row<true, 0>(group, args.output, row, share, chosen, place, index, 0, staged, [] { return false; });
+    write_row<mark_limit::mark, 0>(group, args.output, row, share, chosen, place, index, 0, staged,
+                                   [] { return false; });
     __syncthreads();
     if (threadIdx.x == 0) fetch_next();
   }
@@ -380,7 +381,8 @@ __global__ void __launch_bounds__(Threads, Blocks) few_steps_kernel(const __grid
     } else {
       chosen = choose_by_search(group, args, row, share, shape, turn, place);
     }
-    write_row<true, 0>(group, args.output, row, share, chosen, place, index, 0, staged, [] { return false; });
+    write_row<mark_limit::mark, 0>(group, args.output, row, share, chosen, place, index, 0, staged,
+                                   [] { return false; });
     __syncthreads();
     if (threadIdx.x == 0 && index + gridDim.x < rows) args.stage.fetch_row(index + gridDim.x, row_bytes, barrier);
   }

@@ -6,11 +6,11 @@
 // before were, and a few counts are enough.
 //
 // Steps, for 1 to 8 rows at a time: bulk copy -> search (row_search.cuh; rows like those before: row_levels.cuh; early
-// stops: row_stop.cuh; an eps: row_eps.cuh, a wide one: row_wide_eps.cuh) -> choose and write (row_output.cuh). fp32
-// rows of more than 1,024 columns list the few that may be among the best, and search these (row_candidates.cuh); so do
-// sorted ones of 16 bits, where k is small. Rows that 16-bit numbers do not settle are searched one at a time by the
-// whole warp. Ragged rows are copied by the lanes, and wait for it. Limit: bytes(in) + bytes(out) over read bandwidth.
-// Measured share: docs/kernels.md.
+// stops: row_stop.cuh, of 16 bits row_half_stop.cuh; an eps: row_eps.cuh, a wide one: row_wide_eps.cuh) -> choose and
+// write (row_output.cuh). fp32 rows of more than 1,024 columns list the few that may be among the best, and search
+// these (row_candidates.cuh); so do sorted ones of 16 bits, where k is small. Rows that 16-bit numbers do not settle
+// are searched one at a time by the whole warp. Ragged rows are copied by the lanes, and wait for it. Limit: bytes(in)
+// + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
 //
 // History, 2^20 x 256, k 32: loads into registers, search by keys 1.19 ms -> staged by the copy engine 0.54 -> a plain
 // loop for most rows, hard ones apart 0.45 -> instances for what is asked 0.41 -> no look at rows like those before,
@@ -141,6 +141,13 @@ constexpr int most_sorted(warp_rows_kind kind) {
   return kind == warp_rows_kind::any ? 8 : 0;
 }
 
+/// Early stops select the first k of more columns. Of 16 bits rows are short, so that there is room for what is written
+/// beyond: a look at each mark took 5 % more of 2^20 x 256.
+constexpr mark_limit limit_of(warp_rows_kind kind) {
+  if (kind == warp_rows_kind::half_early) return mark_limit::word;
+  return kind == warp_rows_kind::early ? mark_limit::mark : mark_limit::none;
+}
+
 template <class Stored, int Values, int Lanes, warp_rows_kind Kind>
 __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kind>()), 1)
     warp_rows_kernel(const __grid_constant__ warp_args args) {
@@ -150,7 +157,6 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
   constexpr bool kSimple = Kind != warp_rows_kind::any;
   constexpr int kSorted = most_sorted(Kind);
   constexpr bool kStopsHalves = Kind == warp_rows_kind::half_early;
-  constexpr bool kLimits = kStopsHalves || Kind == warp_rows_kind::early;  // more marks than k: the first are written
   const core::top_k_request& request = args.request;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -328,7 +334,7 @@ __global__ void __launch_bounds__((kWarp * most_warps<Stored, Values, Lanes, Kin
         units.renew();
       }
     }
-    write_row<kLimits, kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
+    write_row<limit_of(Kind), kSorted>(group, output, row, share, chosen, place, index, span.begin, staged, [&] {
       if constexpr (kGroups > 1 && kSimple) {
         if (!args.together) return false;
         const warp_entries entries{first, rows_from(first), staged - group_index * args.staged_bytes,
@@ -374,6 +380,8 @@ void launch_warp_rows_of(cudaStream_t stream, warp_args& args, int multiprocesso
     if (args.search.k <= kListedEntries) args.candidates = candidate_plan_of(args.request, kListedShare);
   args.staged_bytes = static_cast<std::int32_t>(
       std::max(staged_bytes<lane_group<Lanes>, most_sorted(Kind)>(args.output), args.candidates.bytes()));
+  if constexpr (limit_of(Kind) == mark_limit::word)
+    args.staged_bytes += static_cast<std::int32_t>((kOverrun + 1) * sizeof(std::int32_t));
   const std::int64_t shares = (args.request.matrix.rows + kGroups - 1) / kGroups;
   const std::int64_t blocks = std::min<std::int64_t>(shares, multiprocessors);
   // Where memory is short, two warps have three slots: as many warps as can be count more than rows on their way.
@@ -470,19 +478,20 @@ void launch_warp_rows_as(cudaStream_t stream, warp_args& args, int multiprocesso
   launch_warp_rows_of<Stored, 48, 32, Kind>(stream, args, multiprocessors);
 }
 
-/// Whether an early stop is told by the levels that told the border. ms, cells before: bf16, k 32 or 64, eight steps,
-/// 2^20 x 256 0.236, 0.298; 65,536 x 256, four 0.029, 0.028; 65,536 x 1024 0.065, 0.081; fp16 0.295, 0.299; 0.041,
-/// 0.028; 0.074, 0.079; an eps of 1e-2, gaps before, 2^20 x 256 bf16 0.277, 0.385, fp16 0.329, 0.429.
-inline bool stops_by_levels(const warp_args& args) {
+/// Whether an early stop of 16 bits has its own kernel. ms, cells before, k 32 or 64, bf16, four and eight steps: 2^20
+/// x 256 0.213 and 0.223, 0.283 and 0.298; 65,536 x 256 0.026 and 0.028, 0.028 and 0.030; fp16: 2^20 x 256 0.217 and
+/// 0.272, 0.275 and 0.298, but of lognormal rows, whose borders levels often miss, 0.23 and 0.62; 65,536 x 256 0.025,
+/// 0.028; 65,536 x 1024 0.059, 0.070. An eps of 1e-2, gaps before: bf16 0.242, 0.385, fp16 0.292, 0.429.
+inline bool stops_by_halves(const warp_args& args) {
   constexpr std::int64_t kShort = 256;
-  constexpr std::int64_t kManyShort = 1 << 17;
-  constexpr int kManySteps = 6;
+  constexpr std::int64_t kManyShort = 1 << 16;
   const auto& matrix = args.request.matrix;
   if (size_bytes(matrix.type) != 2 || matrix.cols <= kShort / 2 || args.search.k >= matrix.cols) return false;
   if (matrix.cols > core::kWarpRowsMaxWholeCols) return true;
   if (args.search.stop.by_eps) return args.search.stop.eps >= kWideEps;
-  if (matrix.type == value_type::f16) return matrix.cols > kShort && args.search.stop.max_iter >= kManySteps;
-  return matrix.cols > kShort || matrix.rows >= kManyShort;
+  if (matrix.cols > kShort) return true;
+  const bool few = args.search.stop.max_iter <= kCountedSteps<float16, 4>;
+  return matrix.rows >= kManyShort && (matrix.type == value_type::bf16 || few);
 }
 
 /// The kind of the kernel that a request gets.
@@ -495,11 +504,11 @@ inline warp_rows_kind kind_of(const warp_args& args) {
     return kind::any;
   if (args.search.stop.by_eps) {
     if (args.search.k >= args.request.matrix.cols) return kind::any;
-    if (stops_by_levels(args)) return kind::half_early;
+    if (stops_by_halves(args)) return kind::half_early;
     const bool is_wide = args.request.matrix.type == value_type::f32 && args.search.stop.eps >= kWideEps;
     return is_wide ? kind::wide_eps : kind::eps;
   }
-  if (!exact) return stops_by_levels(args) ? kind::half_early : kind::early;
+  if (!exact) return stops_by_halves(args) ? kind::half_early : kind::early;
   if (packed) return sorts ? kind::sorted : kind::packed;
   return sorts ? kind::plain_sorted : kind::plain;
 }
