@@ -14,7 +14,7 @@
 // registers, sixteen vectors of a thread at a time, 0.0220 (0.0156) -> sends instead of meetings, 0.0211 (0.0146) ->
 // later vectors into shared memory, all at once, 0.0174 (0.0140) -> shifts instead of divisions, 0.0171 (0.0133). In a
 // graph of 24 launches 0.0144 (0.0105) -> ties of 16-bit values placed without ranking, fewer copies asked for in vain,
-// barriers readied behind the loads, 0.0140 (0.0100).
+// barriers readied behind the loads, 0.0140 (0.0100). k 112: room for 512 vectors, which most blocks passed, 0.054.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -32,7 +32,7 @@ namespace shortlist::cuda {
 namespace {
 
 constexpr std::uint32_t kOwn = 2048;  // keys in a block's list
-constexpr std::uint32_t kKept = 512;  // vectors that a block keeps
+constexpr std::uint32_t kKept = 1024;  // vectors that a block keeps: of 66 rows of 200,000, k 112, 800
 constexpr int kThreads = 512;
 constexpr std::uint32_t kFew = 64;     // so many keys of a list are compared each with each as they are
 constexpr std::uint32_t kFirst = 8;    // rounds of vectors that are looked at first, in registers
