@@ -97,7 +97,7 @@ constexpr shape kOnceStopped[] = {{kRows, kCols, kK}, {kRows, 8192, 64}};  // as
 constexpr shape kHalvesStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}, {kRows, 4096, 64}};
 constexpr int kHalvesSteps[] = {4, 8};
 constexpr float kHalvesEps[] = {1e-4f, 1e-2f};
-constexpr shape kLongStopped[] = {{1024, 50'000, 64}, {64, 128'256, 50}, {1, 10'000'000, 100}};
+constexpr shape kLongStopped[] = {{1024, 50'000, 64}, {1024, 50'000, 2048}, {64, 128'256, 50}, {1, 10'000'000, 100}};
 constexpr shape kExactStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}};  // rows that take the exact path
 constexpr row_values kExactData[] = {row_values::nan10, row_values::half_inf};
 constexpr int kExactSteps = 4;
@@ -120,7 +120,11 @@ constexpr two_shapes kAtBorders[] = {{value_type::f32, {66, 128'256, 50}, {67, 1
                                      {value_type::f32, {64, 128'256, 112}, {64, 128'256, 113}},
                                      {value_type::f32, {16, 128'256, 128}, {16, 128'256, 129}},
                                      {value_type::f32, {1, 1'000'000, 2048}, {1, 1'000'000, 2049}},
+                                     {value_type::f32, {1024, 50'000, 2616}, {1024, 50'000, 2617}},
                                      {value_type::f32, {1024, 50'000, 4096}, {1024, 50'000, 4097}},
+                                     {value_type::f32, {1024, 50'000, 11'740}, {1024, 50'000, 11'741}},
+                                     {value_type::f32, {4096, 20'000, 2540}, {4096, 20'000, 2541}},
+                                     {value_type::f32, {4096, 32'768, 3000}, {4096, 32'769, 3000}},
                                      {value_type::f32, {1024, 16'384, 64}, {1024, 16'385, 64}},
                                      {value_type::bf16, {1024, 32'768, 64}, {1024, 32'769, 64}}};
 
