@@ -97,8 +97,9 @@ inline constexpr std::int64_t kClusterRowsMaxK = 112;  // of the best of 128 gro
 inline constexpr std::int64_t kFilterRowsMinCols = 16'385;  // shorter rows fit a block that does not stream
 inline constexpr std::int64_t kFilterRowsMaxCols = 200'000;
 inline constexpr std::int64_t kFilterRowsMinRows = 64;  // fewer, or longer, are better shared among blocks
-inline constexpr std::int64_t kFilterRowsMaxK = 4096;
+inline constexpr std::int64_t kFilterRowsMaxSortedK = 4096;
 inline constexpr std::int64_t kFilterRowsMaxCapacity = 16'384;  // keys of a row's list in shared memory
+inline constexpr std::int64_t kFilterRowsHeld = 3840;           // of which registers of one of two blocks have room
 inline constexpr int kFilterRowsSample = 4096;                  // columns
 // So many more of a sample than k columns give on average, in roots of that number and a few beside, must reach a cut,
 // so that fewer than k columns reach it in less than one row of 10,000. A sample is of lines of memory: so many more,
@@ -130,6 +131,10 @@ struct top_k_plan {
 top_k_plan plan_top_k(device_kind kind, const top_k_shape& shape);
 /// The same without the sentence, for the hot path: allocates nothing.
 top_k_algorithm choose_top_k_algorithm(device_kind kind, const top_k_shape& shape);
+
+/// Whether an early stop that radix_rows serves on a GPU begins with the exact search of another kernel, from which it
+/// follows in half as many passes over a row. ms, before and then: docs/kernels.md, "Early stops of long rows".
+bool follows_exact_search(const top_k_shape& shape);
 
 /// For people: the plan, the bytes that the op reads and writes, and the limit that follows.
 std::string explain_top_k(device_kind kind, std::string_view device_description, const top_k_shape& shape);

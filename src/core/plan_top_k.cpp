@@ -125,13 +125,16 @@ struct cuda_top_k_rule {
   std::int64_t min_rows = 0;       // of those that it is chosen for, as
   std::int64_t below_rows = kAny;  // this; it takes others, too
   std::int64_t max_k = kAny;
+  std::int64_t max_sorted_k = kAny;
   std::int64_t max_block_rows_bytes = kAny;
   std::int64_t max_filter_rows_capacity = kAny;
   std::int64_t max_resident_rows_bytes = kAny;
   std::int64_t min_cols_per_k = 0;
   bool only_exact_lists = false;  // no mask, no early stop
   bool only_halves = false;       // of 16 bits, by ascending column
-  bool only_stopped = false;      // an early stop, by ascending column, no mask
+  bool only_stopped = false;      // an early stop, no mask
+  bool only_by_column = false;    // and not sorted
+  bool only_held_lists = false;   // of rows that block_rows would take, too: lists that registers of a block hold
   bool only_whole_units = false;  // rows are multiples of 16 bytes
   bool only_parts = false;        // k below the columns
   bool only_neighbours = true;    // of 16 or 32 bits, one behind the other: no fp64, no stride of columns
@@ -143,15 +146,18 @@ struct cuda_top_k_rule {
   }
   constexpr bool can_take(const top_k_shape& shape) const {
     return shape.cols >= min_cols && shape.cols <= max_cols && shape.rows <= max_rows && shape.k <= max_k &&
-           shape.cols / shape.k >= min_cols_per_k && (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
+           (!shape.sorted || shape.k <= max_sorted_k) && shape.cols / shape.k >= min_cols_per_k &&
+           (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
            (!only_halves || (size_bytes(shape.type) == 2 && !shape.sorted)) &&
-           (!only_stopped || (shape.early_stop && !shape.sorted && !shape.mask)) &&
+           (!only_stopped || (shape.early_stop && !shape.mask)) && (!only_by_column || !shape.sorted) &&
            (!only_whole_units || shape.cols * size_bytes(shape.type) % 16 == 0) &&
            (!only_parts || shape.k < shape.cols) &&
            (!only_neighbours || (shape.col_stride == 1 && shape.type != value_type::f64)) &&
            (max_block_rows_bytes == kAny || block_rows_bytes(shape) <= max_block_rows_bytes) &&
            (max_filter_rows_capacity == kAny ||
             filter_rows_capacity(shape.cols, shape.k, shape.sorted) <= max_filter_rows_capacity) &&
+           (!only_held_lists || shape.cols > kBlockRowsMaxCols ||
+            filter_rows_capacity(shape.cols, shape.k, false) <= kFilterRowsHeld) &&
            (max_resident_rows_bytes == kAny ||
             (resident_rows_list_holds(shape.cols, shape.k, kResidentRowsMaxCapacity) &&
              resident_rows_bytes(shape) <= max_resident_rows_bytes));
@@ -174,6 +180,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
     // 65,536 x 2048, k 64, four steps and eps 1e-4: 0.142 and 0.209 ms, block_rows 0.192 and 0.254.
     {.max_cols = kWarpRowsMaxWholeCols,
      .only_stopped = true,
+     .only_by_column = true,
      .only_whole_units = true,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "a row fits the registers of a warp: it is read once, while the row before it is searched"},
@@ -183,6 +190,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .max_k = 1024,
      .only_halves = true,
      .only_stopped = true,
+     .only_by_column = true,
      .only_whole_units = true,
      .algorithm = top_k_algorithm::warp_rows,
      .reason = "an early stop of many rows of 16 bits, which fit the registers of a warp: levels tell it"},
@@ -228,13 +236,35 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .algorithm = top_k_algorithm::resident_rows,
      .reason = "long rows, two of which fit a multiprocessor: a block marks what reaches a filter while its row comes"},
     // 2000 x 20,000, k 50: 0.065 ms (bf16 0.056), block_rows 0.097 (0.194); 64 x 400,000, k 1024: stream_rows wins.
+    // 4096 x 32,000, k 2048 and 4096: 0.162 and 0.639 ms, block_rows 0.212 and 0.232; 1024 x 50,000, k 8192: 0.128,
+    // radix_rows 0.409.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kFilterRowsMaxCols,
-     .max_k = kFilterRowsMaxK,
+     .max_sorted_k = kFilterRowsMaxSortedK,
      .max_filter_rows_capacity = kFilterRowsMaxCapacity,
      .only_exact_lists = true,
+     .only_held_lists = true,
      .algorithm = top_k_algorithm::filter_rows,
      .reason = "long rows: a block streams a row once past a filter that a sample of it suggests"},
+    // 2000 x 20,000, k 50, four and eight steps and eps 1e-4: 0.082, 0.072 and 0.077 ms, block_rows 0.075, 0.091 and
+    // 0.097; 2048 x 32,000, k 64, four steps and the eps: 0.097 and 0.094, block_rows 0.125 and 0.162.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kFilterRowsMaxCols,
+     .max_sorted_k = kFilterRowsMaxSortedK,
+     .max_filter_rows_capacity = kFilterRowsMaxCapacity,
+     .only_stopped = true,
+     .only_held_lists = true,
+     .algorithm = top_k_algorithm::filter_rows,
+     .reason = "an early stop of long rows: a block streams a row once, and its border and extremes tell the path"},
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = std::numeric_limits<std::int32_t>::max(),
+     .min_rows = kFilterRowsMinRows,
+     .max_sorted_k = kFilterRowsMaxSortedK,
+     .max_filter_rows_capacity = kFilterRowsMaxCapacity,
+     .only_stopped = true,
+     .algorithm = top_k_algorithm::filter_rows,
+     .reason = "an early stop of many of the longest rows: a block streams a row once, and its border and extremes "
+               "tell the path"},
     // 65,536 x 4096, k 64, four steps and eps 1e-4: 0.32 and 0.35 ms, block_rows 0.42 and 0.56; 5000 rows: 0.06 and
     // 0.04 ms, for a block's first row is searched in full.
     {.min_cols = 2049,
@@ -243,6 +273,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .max_k = 256,
      .min_cols_per_k = 16,
      .only_stopped = true,
+     .only_by_column = true,
      .algorithm = top_k_algorithm::stop_rows,
      .reason = "an early stop of many rows, k within 256: its path follows from a row's extremes and its border"},
     {.max_cols = kBlockRowsMaxCols,
@@ -259,7 +290,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
     {.min_cols = kStreamRowsMinCols,
      .max_cols = std::numeric_limits<std::int32_t>::max(),
      .min_rows = kFilterRowsMinRows,
-     .max_k = kFilterRowsMaxK,
+     .max_sorted_k = kFilterRowsMaxSortedK,
      .max_filter_rows_capacity = kFilterRowsMaxCapacity,
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::filter_rows,
@@ -267,7 +298,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
     {.only_neighbours = false,
      .algorithm = top_k_algorithm::radix_rows,
      .reason = "no other kernel takes fp64, columns that lie apart, outputs beyond a block's memory, or of long rows a "
-               "mask, an early stop or k above 2048"},
+               "mask, a large k or, of few of the longest, an early stop"},
 };
 
 constexpr top_k_shape kHardestShape = {
@@ -299,12 +330,8 @@ bool takes(device_kind kind, top_k_algorithm algorithm, const top_k_shape& shape
 /// How often a row is read at most where radix_rows serves it: once for each 11 bits of a key, once to write, and twice
 /// for an early stop; once for the exact search that an early stop begins with, if another kernel takes that.
 std::int64_t radix_passes(const top_k_shape& shape) {
-  if (shape.early_stop && !shape.mask) {
-    top_k_shape exact = shape;
-    exact.early_stop = exact.sorted = false;
-    constexpr std::int64_t kAfterExact = 3;
-    if (top_k_by_rules(device_kind::cuda, exact).algorithm != top_k_algorithm::radix_rows) return 1 + kAfterExact;
-  }
+  constexpr std::int64_t kAfterExact = 3;
+  if (follows_exact_search(shape)) return 1 + kAfterExact;
   constexpr std::int64_t kDigitBits = 11;
   const std::int64_t bits = 8 * size_bytes(shape.type);
   return (bits + kDigitBits - 1) / kDigitBits + 1 + (shape.early_stop ? 2 : 0);
@@ -328,6 +355,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
       return "early stop: gains nothing: an exact search moves the same bytes, and takes less time: it lists what may "
              "be among the best\n";
     case top_k_algorithm::stop_rows:
+    case top_k_algorithm::filter_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
     default:
       return "early stop: gains nothing: it follows the bisection from the exact border, two or three passes more\n";
@@ -362,6 +390,13 @@ top_k_algorithm choose_top_k_algorithm(device_kind kind, const top_k_shape& shap
   return top_k_by_rules(kind, shape).algorithm;
 }
 
+bool follows_exact_search(const top_k_shape& shape) {
+  if (!shape.early_stop || shape.mask) return false;
+  top_k_shape exact = shape;
+  exact.early_stop = exact.sorted = false;
+  return choose_top_k_algorithm(device_kind::cuda, exact) != top_k_algorithm::radix_rows;
+}
+
 std::string explain_top_k(device_kind kind, std::string_view device_description, const top_k_shape& shape) {
   const top_k_plan plan = plan_top_k(kind, shape);
   // In double: a shape is any numbers, and their product need not fit.
@@ -372,10 +407,11 @@ std::string explain_top_k(device_kind kind, std::string_view device_description,
   const double written_bytes = shape.mask ? rows * static_cast<double>(shape.cols)
                                           : rows * static_cast<double>(shape.k) * (value_bytes + index_bytes);
   const bool by_radix = plan.algorithm == top_k_algorithm::radix_rows;
+  const bool sorts_apart = by_radix || (plan.algorithm == top_k_algorithm::filter_rows && shape.early_stop);
   const std::string passes = by_radix ? fmt::format(" up to {} times", radix_passes(shape)) : "";
   const std::string output = shape.mask ? "a mask" : fmt::format("values and {:g}-bit indices", 8 * index_bytes);
   const std::string order = !shape.sorted || shape.mask ? ""
-                            : by_radix                  ? ", sorted by a radix sort of all rows' entries"
+                            : sorts_apart               ? ", sorted by a radix sort of all rows' entries"
                                                         : ", sorted";
   const auto [gb_per_s, machine] = example_bandwidth(kind);
   return fmt::format(

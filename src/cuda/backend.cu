@@ -49,18 +49,17 @@ constexpr std::int64_t kQueriesOneByOne = 3;             // through the plane, o
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-/// Of an early stop that is left to radix_rows: its exact search, if another kernel takes that. The early stop follows
-/// from it, in half as many passes over a row. ms, before and then: see docs/kernels.md, "Early stops of long rows".
-std::optional<core::top_k_request> faster_exact_request(const core::top_k_request& request) {
-  const bool stops = request.options.eps || request.options.max_iter;
-  if (!stops || request.out.mask || request.matrix.type == value_type::f64) return {};
-  core::top_k_request exact = request;
-  exact.options.eps = {};
-  exact.options.max_iter = {};
-  exact.options.sorted = false;
-  const auto algorithm = core::choose_top_k_algorithm(device_kind::cuda, core::shape_of(exact));
-  if (algorithm == core::top_k_algorithm::radix_rows) return {};
-  return exact;
+bool stops_early(const core::top_k_request& request) { return request.options.eps || request.options.max_iter; }
+
+core::top_k_request by_column(core::top_k_request request) {
+  request.options.sorted = false;
+  return request;
+}
+
+core::top_k_request exact_of(core::top_k_request request) {
+  request.options.eps = {};
+  request.options.max_iter = {};
+  return by_column(request);
 }
 
 /// Scratch of one search: the algorithms' workspaces and, for host searches, staging of queries and results.
@@ -243,12 +242,16 @@ class cuda_backend final : public core::backend {
       case core::top_k_algorithm::block_rows: return launch_block_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stop_rows: return launch_stop_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::resident_rows: return launch_resident_rows(native(stream), request, multiprocessors);
-      case core::top_k_algorithm::filter_rows: return launch_filter_rows(native(stream), request, multiprocessors);
+      case core::top_k_algorithm::filter_rows:
+        if (!stops_early(request)) return launch_filter_rows(native(stream), request, multiprocessors);
+        launch_stopped_filter_rows(native(stream), by_column(request), multiprocessors);
+        if (request.options.sorted) launch_sort_rows(native(stream), request);
+        return;
       case core::top_k_algorithm::cluster_rows: return launch_cluster_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);
       default:
-        if (const auto exact = faster_exact_request(request)) {
-          top_k(stream, *exact);
+        if (core::follows_exact_search(core::shape_of(request))) {
+          top_k(stream, exact_of(request));
           launch_radix_stops(native(stream), request, multiprocessors);
         } else {
           launch_radix_rows(native(stream), request, multiprocessors);

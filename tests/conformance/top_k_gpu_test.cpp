@@ -194,6 +194,15 @@ TEST_P(TopKOfDistributions, OfLongRows) {
   expect_equal_for_distributions(GetParam(), kShapes, "filter_rows");
 }
 
+/// Long rows of which many are asked for: lists that the threads of a block hold that is alone on its multiprocessor,
+/// and a longer one.
+TEST_P(TopKOfDistributions, OfLongListsOfLongRows) {
+  constexpr many_rows kShapes[] = {{140, 40'000, 3'500}, {135, 50'000, 8'000}, {20, 60'000, 11'000},
+                                   {140, 33'001, 6'000}, {12, 190'000, 4'097}, {140, 45'000, 4'000, false, "borders"},
+                                   {140, 34'000, 2'800}, {9, 33'000, 10'500}};
+  expect_equal_for_distributions(GetParam(), kShapes, "filter_rows");
+}
+
 /// Rows that a block holds, so many that it takes several, and learns from them.
 TEST_P(TopKOfDistributions, OfResidentRows) {
   constexpr many_rows kShapes[] = {{800, 17'003, 300},   {600, 20'000, 1'500, true},          {900, 16'500, 50},
@@ -378,11 +387,8 @@ constexpr many_rows kOfTeams[] = {{2, 90'001, 50},         {1, 300'000, 2'048, t
                                   {40, 17'001, 700, true}, {2, 1'000'003, 100, true}};
 constexpr many_rows kOfResident[] = {
     {400, 17'003, 300}, {400, 20'000, 1'500, true}, {500, 16'500, 50}, {400, 18'001, 2'000}, {1'600, 16'392, 60, true}};
-constexpr many_rows kOfFilters[] = {{300, 17'003, 300},
-                                    {280, 20'000, 2'500, true},
-                                    {400, 16'500, 50, true},
-                                    {270, 33'000, 4'096},
-                                    {300, 24'001, 1'000, true}};
+constexpr many_rows kOfFilters[] = {{300, 17'003, 300},   {280, 20'000, 2'500, true}, {400, 16'500, 50, true},
+                                    {270, 33'000, 4'096}, {300, 24'001, 1'000, true}, {135, 40'000, 9'000}};
 constexpr ragged_long_rows kRaggedLongRows[] = {{"cluster_rows", kOfClusters},
                                                 {"stream_rows", kOfTeams},
                                                 {"resident_rows", kOfResident},

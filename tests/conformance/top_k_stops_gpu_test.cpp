@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "conformance/top_k_gpu.hpp"
 
@@ -73,7 +74,37 @@ TEST_P(TopKManyStopsOfMode, OfRaggedRows) {
   }
 }
 
-/// Early stops of rows longer than a block holds, which follow from another kernel's exact result: of one block for
+/// Early stops of rows that are streamed, so many that a block takes several: a path's end that the list reaches, and
+/// one for which the row is read once more; lists that the threads hold, and longer ones.
+TEST_P(TopKManyStopsOfMode, OfStreamedRows) {
+  constexpr many_rows kShapes[] = {{300, 17'003, 300},
+                                   {290, 16'500, 50, true},
+                                   {280, 34'000, 64},
+                                   {270, 33'000, 4'096},
+                                   {300, 20'000, 2'100, false, "borders"},
+                                   {280, 40'001, 2'000},
+                                   {3, 150'001, 1},
+                                   {275, 16'385, 1, false, "lengths"},
+                                   {280, 33'000, 900, true, "begins"}};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr std::uint64_t kTurnsEach = 31;  // a mode's, and a prime: all that goes by turns meets
+  std::uint64_t turn = GetParam() * kTurnsEach;
+  std::vector<std::string_view> distributions = row_distributions();
+  distributions.insert(distributions.end(), {"near_midpoints", "apart_by_eps"});
+  for (const std::string_view distribution : distributions) {
+    const many_rows& of = kShapes[turn % std::size(kShapes)];
+    top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
+    what.sorted = of.sorted;
+    what.mode = kModes[GetParam()].name;
+    what.row_gap = turn % 5 == 0 ? 3 : 0;
+    what.ragged = of.ragged;
+    expect_equal_by("filter_rows", *gpu, what);
+    ++turn;
+  }
+}
+
+/// Early stops of rows longer than a block holds: streamed, or behind another kernel's exact search, of one block for
 /// each row, and of several; and from the border's digits.
 TEST_P(TopKManyStopsOfMode, OfLongRows) {
   constexpr many_rows kShapes[] = {{280, 32'776, 64},
@@ -85,7 +116,9 @@ TEST_P(TopKManyStopsOfMode, OfLongRows) {
                                    {270, 33'000, 3'000, false, "lengths"},
                                    {4, 50'000, 1},
                                    {12, 100'000, 500},
-                                   {3, 70'000, 69'000}};
+                                   {3, 70'000, 69'000},
+                                   {40, 210'000, 700},
+                                   {9, 250'001, 60, true}};
   constexpr std::string_view kWritten[] = {"values+i32", "i64", "values", "i32"};
   const std::optional<device> gpu = first_device("cuda");
   if (!gpu) GTEST_SKIP() << "no GPU";

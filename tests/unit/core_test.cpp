@@ -357,6 +357,12 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 2100, .k = 256, .early_stop = true}), block_rows) << "a large k";
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .mask = true}), block_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMinCols, .k = 64, .early_stop = true}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMaxCols, .k = 64, .early_stop = true, .sorted = true}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 64, .cols = 1'000'000, .k = 64, .early_stop = true}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 3'000, .early_stop = true}), block_rows) << "a longer list";
+  EXPECT_EQ(on_cuda({.rows = 4'096, .cols = 32'768, .k = 3'000}), block_rows) << "a longer list";
+  EXPECT_EQ(on_cuda({.rows = 4'096, .cols = 32'769, .k = 3'000}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = kFilterRowsMinCols, .k = kClusterRowsMaxK}), cluster_rows);
   EXPECT_EQ(on_cuda({.rows = 66, .cols = kFilterRowsMaxCols, .k = 1}), cluster_rows);
   EXPECT_EQ(on_cuda({.rows = 67, .cols = 50'000, .k = 1}), filter_rows);
@@ -375,7 +381,8 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 25'600, .k = 1000}), resident_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 25'800, .k = 1000}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 128}), filter_rows);
-  EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = kFilterRowsMaxK}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = 8192}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = kFilterRowsMaxSortedK, .sorted = true}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 300'000, .k = kStreamRowsMaxK + 1}), filter_rows);
 }
 
@@ -386,11 +393,12 @@ TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
       {.rows = 9, .cols = 256, .k = 32, .col_stride = 2},
       {.rows = 9, .cols = 32'768, .k = 8193, .sorted = true},  // 128 KB of keys beside a row of 128 KB
       {.rows = 9, .cols = 32'768, .k = 32'768},
-      {.rows = 9, .cols = 50'000, .k = kFilterRowsMaxK + 1},
-      {.rows = 9, .cols = 50'000, .k = 100, .early_stop = true},
+      {.rows = 9, .cols = 50'000, .k = kFilterRowsMaxSortedK + 1, .sorted = true},
+      {.rows = 9, .cols = 50'000, .k = 20'000},
+      {.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = 100, .early_stop = true},
       {.rows = 9, .cols = 50'000, .k = 100, .mask = true},
       {.rows = 1, .cols = kMaxRows, .k = 1},
-      {.rows = 3'000'000'000, .cols = 50'000, .k = 4097},
+      {.rows = 3'000'000'000, .cols = 50'000, .k = 20'000},
   };
   for (const top_k_shape& shape : shapes) {
     EXPECT_EQ(on_cuda(shape), top_k_algorithm::radix_rows) << explain_top_k(device_kind::cuda, "a GPU", shape);
@@ -468,8 +476,11 @@ TEST(plan, explains_rows_on_a_gpu) {
        "early stop: gains nothing: an exact search moves the same bytes, and takes less time"});
   has({.rows = 1 << 16, .cols = 4096, .k = 64, .type = value_type::bf16, .early_stop = true},
       {"algorithm:  warp_rows", "levels tell it", "takes two thirds of the time or more"});
-  has({.rows = 3, .cols = 100'000, .k = 100, .early_stop = true},
-      {"algorithm:  radix_rows", "reads 1.2 MB up to 4 times", "two or three passes more"});
+  has({.rows = 3, .cols = 100'000, .k = 100, .early_stop = true, .sorted = true},
+      {"algorithm:  filter_rows", "sorted by a radix sort of all rows' entries", "reads 1.2 MB, writes",
+       "early stop: gains nothing: an exact search moves the same bytes, and takes"});
+  has({.rows = 3, .cols = 300'000, .k = 100, .early_stop = true},
+      {"algorithm:  radix_rows", "reads 3.6 MB up to 4 times", "two or three passes more"});
   has({.rows = 3, .cols = 100'000, .k = 5000, .sorted = true},
       {"algorithm:  radix_rows", "reads 1.2 MB up to 4 times", "sorted by a radix sort", "64-bit indices"});
   has({.rows = 3, .cols = 100'000, .k = 3000, .early_stop = true, .mask = true},

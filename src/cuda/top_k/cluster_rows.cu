@@ -31,7 +31,7 @@
 namespace shortlist::cuda {
 namespace {
 
-constexpr std::uint32_t kOwn = 2048;  // keys in a block's list
+constexpr std::uint32_t kOwn = 2048;   // keys in a block's list
 constexpr std::uint32_t kKept = 1024;  // vectors that a block keeps: of 66 rows of 200,000, k 112, 800
 constexpr int kThreads = 512;
 constexpr std::uint32_t kFew = 64;     // so many keys of a list are compared each with each as they are

@@ -1,10 +1,11 @@
 // The columns that reached a row's filter: a list in a block's shared memory, and how the k best of it are found and
-// written. See filter_rows.cu.
+// written. See filter_rows_kernel.cuh.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
+#include "core/plan.hpp"
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/count_from.cuh"
 #include "cuda/top_k/filter_parts.cuh"
@@ -45,15 +46,16 @@ struct columns_of_row {
 /// that the lanes of a half warp read other banks.
 constexpr int kHeld = 15;
 constexpr std::uint32_t kRound = kHeld * kThreads;
-static_assert(kHeld % 2 == 1);
+static_assert(kHeld % 2 == 1 && kRound == core::kFilterRowsHeld);
 struct round_share {
   std::uint32_t first;
   int steps;  // of all threads
   int count;  // of entries that the thread has
 
-  /// @param odd how many of 8 bytes each thread has.
-  __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n, bool odd = true) {
-    const std::uint32_t there = min(n - start, kRound);
+  /// @param odd how many of 8 bytes each thread has. @param most entries of a round.
+  __device__ __forceinline__ round_share(std::uint32_t start, std::uint32_t n, bool odd = true,
+                                         std::uint32_t most = kRound) {
+    const std::uint32_t there = min(n - start, most);
     steps = static_cast<int>((there + kThreads - 1) / kThreads);
     if (odd) steps |= 1;
     const int before = static_cast<int>(threadIdx.x) * steps;
@@ -78,12 +80,12 @@ __device__ __forceinline__ void for_each_held(const round_share& share, F f) {
 }
 
 /// The numbers of a thread's share; 0, which nothing is worse than, where it has no entry.
-template <class Stored, class Entries>
+template <class Stored, int Most, class Entries>
 __device__ __forceinline__ void load_numbers(const Entries& entries, const round_share& share, bool negated,
-                                             std::uint32_t (&numbers)[kHeld]) {
+                                             std::uint32_t (&numbers)[Most]) {
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) numbers[i] = 0;
-  for_each_held<kHeld>(share, [&](int i) {
+  for (int i = 0; i < Most; i++) numbers[i] = 0;
+  for_each_held<Most>(share, [&](int i) {
     if (share.has(i)) numbers[i] = number_of(stored_in<Stored>(entries(share.at(i))), negated);
   });
 }
@@ -108,15 +110,15 @@ __device__ __forceinline__ std::uint32_t place_from(const std::uint32_t (&number
 
 /// The same of those within a border. @param before columns above the border, and ties, of earlier rounds; becomes what
 /// later ones need. All threads come.
-template <int Most, class Keep>
+template <int Most, class Border, class Keep>
 __device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[Most], const round_share& share,
-                                            const row_border& border, uint2& before, block_sums& sums, Keep keep) {
+                                            const Border& border, uint2& before, block_sums& sums, Keep keep) {
   constexpr std::uint32_t kTie = 1u << 16;  // ties are counted in the upper half
-  static_assert(kRound < kTie);
+  static_assert(Most * kThreads < kTie);
   std::uint32_t mine = 0;
   for_each_held<Most>(share, [&](int i) {
-    mine += numbers[i] > border.number ? 1 : 0;
-    mine += numbers[i] == border.number && share.has(i) ? kTie : 0;
+    mine += border.is_above(numbers[i]) ? 1 : 0;
+    mine += border.is_tie(numbers[i]) && share.has(i) ? kTie : 0;
   });
   const std::uint32_t up_to = lanes_up_to(mine);
   std::uint32_t of_warps_before = 0;
@@ -124,10 +126,11 @@ __device__ __forceinline__ void place_round(const std::uint32_t (&numbers)[Most]
   const std::uint32_t of_lanes_before = up_to - mine;
   std::uint32_t above = before.x + of_warps_before % kTie + of_lanes_before % kTie;
   std::uint32_t ties = before.y + of_warps_before / kTie + of_lanes_before / kTie;
+  const std::uint32_t chosen_ties = border.ties_beside(all % kTie);
   for_each_held<Most>(share, [&](int i) {
-    const bool is_above = numbers[i] > border.number;
-    const bool is_tie = numbers[i] == border.number && share.has(i);
-    if (is_above || (is_tie && ties < border.ties)) keep(above + min(ties, border.ties), i);
+    const bool is_above = border.is_above(numbers[i]);
+    const bool is_tie = border.is_tie(numbers[i]) && share.has(i);
+    if (is_above || (is_tie && ties < chosen_ties)) keep(above + min(ties, chosen_ties), i);
     ties += is_tie ? 1 : 0;
     above += is_above ? 1 : 0;
   });
@@ -145,11 +148,10 @@ __device__ __forceinline__ std::uint32_t place_within(const std::uint32_t (&numb
   return before.x + min(before.y, border.ties);
 }
 
-/// Calls f(share, numbers, before) for rounds of n entries, `before` being as of place_round. @returns how many are
-/// within a border. All threads come.
+/// Calls f(share, numbers, before) for rounds of n entries, `before` being as of place_round. @returns it. All threads
+/// come.
 template <class Stored, class Entries, class F>
-__device__ __forceinline__ std::uint32_t for_each_round(const Entries& entries, std::uint32_t n, bool negated,
-                                                        const row_border& border, block_sums& sums, F f) {
+__device__ __forceinline__ uint2 for_each_round(const Entries& entries, std::uint32_t n, bool negated, F f) {
   uint2 before = make_uint2(0, 0);
 #pragma unroll 1
   for (std::uint32_t start = 0; start < n; start += kRound) {
@@ -158,7 +160,7 @@ __device__ __forceinline__ std::uint32_t for_each_round(const Entries& entries, 
     load_numbers<Stored>(entries, share, negated, numbers);
     f(share, numbers, before);
   }
-  return before.x + min(before.y, border.ties);
+  return before;
 }
 
 /// Calls keep(place, entry) for those of n entries that are within a border, in their order. @returns how many there
@@ -170,7 +172,8 @@ __device__ __forceinline__ std::uint32_t for_each_within(const Entries& entries,
     place_round(numbers, share, border, before, sums,
                 [&](std::uint32_t place, int i) { keep(place, entries(share.at(i))); });
   };
-  return for_each_round<Stored>(entries, n, negated, border, sums, place);
+  const uint2 placed = for_each_round<Stored>(entries, n, negated, place);
+  return placed.x + min(placed.y, border.ties);
 }
 
 /// The same of one round for the keys of those entries, which go to the begin of a list, be it the one that they come
@@ -200,9 +203,9 @@ __device__ __forceinline__ std::uint32_t gather_keys(const Entries& entries, std
   const auto gather = [&](const round_share& share, const std::uint32_t(&numbers)[kHeld], uint2& before) {
     gather_round<Stored>(entries, numbers, share, negated, border, list, before, sums);
   };
-  const std::uint32_t within = for_each_round<Stored>(entries, n, negated, border, sums, gather);
+  const uint2 gathered = for_each_round<Stored>(entries, n, negated, gather);
   __syncthreads();
-  return within;
+  return gathered.x + min(gathered.y, border.ties);
 }
 
 /// Sorts keys[0, n) in shared memory, which has room for a power of two, and calls write(rank, key) for the k best. All

@@ -1,4 +1,5 @@
-// What the steps of filter_rows.cu share: sizes, shared memory, sums over a block, and searching keys by counts.
+// What the steps of filter_rows_kernel.cuh share: sizes, shared memory, sums over a block, and searching keys by
+// counts.
 #pragma once
 
 #include <cstddef>
@@ -280,6 +281,11 @@ __device__ __forceinline__ bool find_bin(std::uint32_t wanted, found_bin& found,
 struct row_border {
   std::uint32_t number;
   std::uint32_t ties;
+
+  __device__ __forceinline__ bool is_above(std::uint32_t other) const { return other > number; }
+  __device__ __forceinline__ bool is_tie(std::uint32_t other) const { return other == number; }
+  /// How many ties are chosen. @param above how many numbers of the round are.
+  __device__ __forceinline__ std::uint32_t ties_beside(std::uint32_t /*above*/) const { return ties; }
 };
 
 /// Finds the border of the `wanted` best of the visited numbers, by counting in bins. @param visit calls its argument

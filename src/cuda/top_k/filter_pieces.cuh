@@ -1,5 +1,5 @@
 // The pieces of a warp's rows on their way through shared memory, and which of their columns reach a filter. See
-// filter_rows.cu.
+// filter_rows_kernel.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -88,6 +88,12 @@ __device__ __forceinline__ std::uint32_t first_turn(std::uint32_t lane) {
   return lane / kLanesOfLine % kVectors<Stored>;
 }
 
+/// What looks at the vectors that are marked: nothing does.
+struct sees_nothing {
+  static constexpr bool kSees = false;
+  __device__ __forceinline__ void add(const uint4& /*raw*/) const {}
+};
+
 /// Marks of a lane's columns, and what it takes to bring them into the columns' order.
 template <class Stored, bool Negated>
 class piece_marker {
@@ -96,11 +102,15 @@ class piece_marker {
       : turn_(held(first_turn<Stored>(lane))), first_(held(lane * (kVectors<Stored> * 16))) {}
 
   /// By 16-bit values, of fp32 the upper halves: of those, NaN may be marked, too. @param piece its shared address.
-  __device__ __forceinline__ std::uint32_t coarse(std::uint32_t piece, std::uint32_t least) const {
+  /// @param seen looks at the lane's vectors.
+  template <class Seen>
+  __device__ __forceinline__ std::uint32_t coarse(std::uint32_t piece, std::uint32_t least, Seen& seen) const {
     using compared = std::conditional_t<sizeof(Stored) == 4, bfloat16, Stored>;
     if (Negated) least ^= 0x80008000u;
     uint4 raw[kVectors<Stored>];
     load(piece, raw);
+#pragma unroll
+    for (int v = 0; v < kVectors<Stored>; v++) seen.add(raw[v]);
     std::uint32_t marks = 0;
     const auto mark = [&](std::uint32_t pair, int bit) {
       marks |= pair_mask<compared, Negated>(pair, least) & (0x00010001u << bit);
@@ -122,13 +132,15 @@ class piece_marker {
     return in_order(marks);
   }
   /// By whole values. @param least of a vector, by its number in the row. @param vector the lane's first.
-  template <class Least>
-  __device__ __forceinline__ std::uint32_t fine(std::uint32_t piece, std::uint32_t vector, Least least) const {
+  template <class Least, class Seen>
+  __device__ __forceinline__ std::uint32_t fine(std::uint32_t piece, std::uint32_t vector, Least least,
+                                                Seen& seen) const {
     std::uint32_t marks = 0;
 #pragma unroll
     for (int i = 0; i < kVectors<Stored>; i++) {
       const std::uint32_t v = (i + turn_) % kVectors<Stored>;
       const uint4 raw = load_shared<uint4>(piece + first_ + v * 16);
+      seen.add(raw);
       const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
       const auto reached = least(vector + v);
 #pragma unroll
@@ -168,21 +180,24 @@ class piece_marker {
   std::uint32_t first_;
 };
 
-/// Marks of a lane's columns of a piece. @param first the piece's first vector in the row.
-template <class Stored, bool Negated>
+/// Marks of a lane's columns of a piece. @param first the piece's first vector in the row. @param seen looks at them.
+template <class Stored, bool Negated, class Seen>
 __device__ __forceinline__ std::uint32_t marks_of_piece(const piece_marker<Stored, Negated>& marker,
                                                         std::uint32_t piece, std::uint32_t first, std::uint32_t lane,
-                                                        const row_filter<Stored>& filter) {
+                                                        const row_filter<Stored>& filter, Seen& seen) {
   const bool has_ties = first < filter.ties_end;
   const bool ends_ties = has_ties && filter.ties_end < first + kPiece<Stored>;
   const std::uint32_t vector = first + lane * kVectors<Stored>;
-  if (ends_ties) return marker.fine(piece, vector, [&](std::uint32_t v) { return filter.of(v); });
+  if (ends_ties)
+    return marker.fine(
+        piece, vector, [&](std::uint32_t v) { return filter.of(v); }, seen);
   const auto least = has_ties ? filter.least : filter.above;
   if constexpr (sizeof(Stored) == 4) {
-    if (filter.is_coarse) return marker.coarse(piece, filter.coarse());
-    return marker.fine(piece, vector, [&](std::uint32_t) { return least; });
+    if (filter.is_coarse) return marker.coarse(piece, filter.coarse(), seen);
+    return marker.fine(
+        piece, vector, [&](std::uint32_t) { return least; }, seen);
   } else {
-    return marker.coarse(piece, least);
+    return marker.coarse(piece, least, seen);
   }
 }
 

@@ -12,4 +12,7 @@ namespace shortlist::cuda {
 /// core::filter_rows_capacity(cols, k) <= core::kFilterRowsMaxCapacity.
 void launch_filter_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors);
 
+/// The same for an early stop. @pre in the order of columns
+void launch_stopped_filter_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors);
+
 }  // namespace shortlist::cuda

@@ -1,5 +1,5 @@
 // A sample of a long row, and the cut that it suggests: one that somewhat more than k of the row's columns reach,
-// almost surely. See filter_rows.cu.
+// almost surely. See filter_rows_kernel.cuh.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // How the k best of a row's list are found and written, or of the row itself where its list does not hold them. See
-// filter_rows.cu.
+// filter_rows_kernel.cuh.
 #pragma once
 
 #include <cstdint>
@@ -111,19 +111,19 @@ __device__ __forceinline__ row_border held_border(const std::uint32_t (&numbers)
 }
 
 /// The same as load_numbers of a list that no number below `least` is in.
-template <class Stored>
+template <class Stored, int Most>
 __device__ __forceinline__ void load_marked_numbers(const row_list& list, const round_share& share, std::uint32_t least,
-                                                    bool negated, std::uint32_t (&numbers)[kHeld]) {
+                                                    bool negated, std::uint32_t (&numbers)[Most]) {
   if (!are_bits_in_order<Stored>(least)) return load_numbers<Stored>(list, share, negated, numbers);
   const std::uint32_t turned = turn_of_bits<Stored>(negated);
   const std::uint32_t bits = list.entries + share.first * 8 + 4;
   std::uint32_t best = 0;
 #pragma unroll
-  for (int i = 0; i < kHeld; i++) numbers[i] = 0;
-  for_each_held<kHeld>(share, [&](int i) { numbers[i] = load_shared_below(i, share.count, bits + i * 8, turned); });
-  for_each_held<kHeld>(share, [&](int i) { best = max(best, numbers[i] ^= turned); });
+  for (int i = 0; i < Most; i++) numbers[i] = 0;
+  for_each_held<Most>(share, [&](int i) { numbers[i] = load_shared_below(i, share.count, bits + i * 8, turned); });
+  for_each_held<Most>(share, [&](int i) { best = max(best, numbers[i] ^= turned); });
   if (best <= kInfinityNumber<Stored>) return;
-  for_each_held<kHeld>(share, [&](int i) {
+  for_each_held<Most>(share, [&](int i) {
     if (numbers[i] > kInfinityNumber<Stored>) numbers[i] = 0;  // NaN
   });
 }
@@ -179,16 +179,16 @@ __device__ __forceinline__ void write_by_place(const core::top_k_request& reques
 
 /// Finds and writes the k best of what the threads hold of the list. @param n entries of it, k or more. @param least no
 /// number of it is below it. @param meanwhile is called between the two. @returns whether they are in it; if not,
-/// nothing of use was written. All threads come.
-template <class Stored, bool Sorted, class Meanwhile>
+/// nothing of use was written. All threads come. @tparam Most a thread holds
+template <class Stored, bool Sorted, int Most = kHeld, class Meanwhile>
 __device__ __forceinline__ bool write_held(const filter_block& block, const row_writer<Stored>& write, std::uint32_t n,
                                            std::uint32_t least, learned& from_before, block_sums& sums,
                                            Meanwhile meanwhile) {
   const core::top_k_request& request = block.request;
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
-  const round_share share(0, n);
-  std::uint32_t numbers[kHeld];
+  const round_share share(0, n, true, Most * kThreads);
+  std::uint32_t numbers[Most];
   if constexpr (Sorted) {
     load_numbers<Stored>(block.list, share, negated, numbers);
     const row_border border = held_border(numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
@@ -233,11 +233,20 @@ __device__ __forceinline__ std::uint32_t write_within(const filter_block& block,
   return written;
 }
 
+/// Finds the border of the k best of a list, none of whose numbers is below `least`, in bins. @param visit calls its
+/// argument with each of this thread's numbers. @returns false if there are fewer. All threads come.
+template <class Stored, class Visit>
+__device__ __forceinline__ bool border_of_long(Visit visit, std::uint32_t k, std::uint32_t least, row_border& border,
+                                               block_sums& sums, filter_scratch& scratch) {
+  constexpr std::uint32_t kUsualShift = sizeof(Stored) == 4 ? 14 : 0;
+  const number_bins bins{least, kUsualShift, kBins, true};
+  return border_by_bins(visit, k, bins, all_numbers<Stored>(), border, sums, scratch);
+}
+
 /// The same as write_held of a list that is longer than the threads may hold. All threads come, after a barrier.
 template <class Stored, bool Sorted>
 __device__ __forceinline__ bool write_long(const filter_block& block, const row_writer<Stored>& write, std::uint32_t n,
                                            std::uint32_t least, block_sums& sums) {
-  constexpr std::uint32_t kUsualShift = sizeof(Stored) == 4 ? 14 : 0;
   const core::top_k_request& request = block.request;
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
@@ -245,9 +254,8 @@ __device__ __forceinline__ bool write_long(const filter_block& block, const row_
 #pragma unroll 4
     for (std::uint32_t i = threadIdx.x; i < n; i += kThreads) f(number_of(stored_in<Stored>(block.list(i)), negated));
   };
-  const number_bins bins{least, kUsualShift, kBins, true};
   row_border border{};
-  if (!border_by_bins(visit, k, bins, all_numbers<Stored>(), border, sums, block.scratch)) return false;
+  if (!border_of_long<Stored>(visit, k, least, border, sums, block.scratch)) return false;
   return write_within<Stored, Sorted>(block, write, block.list, n, border, sums) == k;
 }
 

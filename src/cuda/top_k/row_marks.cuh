@@ -142,7 +142,8 @@ __device__ __forceinline__ void mark_pieces(const whole_row<Stored>& row, const 
     const std::uint32_t left = (row.vectors - first) * kPerVector<Stored>;  // columns
     std::uint32_t found = 0;
     if (left > sums.lane() * kValues) {  // so that no word is read that holds no column
-      found = marks_of_piece(marker, piece, first, sums.lane(), filter);
+      sees_nothing seen;
+      found = marks_of_piece(marker, piece, first, sums.lane(), filter, seen);
       const std::uint32_t there = left - sums.lane() * kValues;
       if (there < kValues) found &= (1u << there) - 1;
     }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/top_k/row_numbers.cuh"
 #include "cuda/top_k/row_parts.cuh"
 
 namespace shortlist::cuda {

@@ -99,6 +99,10 @@ TEST(TopKCudaGraph, ReplayedWithOtherData) {
       {"filter_rows", {.rows = 300, .cols = 40'000, .k = 50, .sorted = true, .seed = 6}},
       {"filter_rows", {.rows = 300, .cols = 40'000, .k = 1000, .outputs = "values+i32", .seed = 27}},
       {"filter_rows", {.type = kBf16, .rows = 280, .cols = 33'000, .k = 50, .ragged = "borders", .seed = 28}},
+      {"filter_rows", {.rows = 140, .cols = 40'000, .k = 5000, .outputs = "values+i32", .seed = 37}},
+      {"filter_rows", {.rows = 280, .cols = 40'000, .k = 500, .mode = "max_iter_4", .seed = 38}},
+      {"filter_rows", {.type = kBf16, .rows = 280, .cols = 33'000, .k = 50, .mode = "eps_1e-4", .seed = 39}},
+      {"filter_rows", {.type = kF16, .rows = 70, .cols = 33'000, .k = 50, .sorted = true, .mode = "max_iter_8"}},
       {"stream_rows", {.rows = 1, .cols = 1'000'000, .k = 100, .seed = 5}},
       {"stream_rows", {.type = kF16, .rows = 20, .cols = 90'001, .k = 128, .ragged = "begins", .seed = 29}},
       {"cluster_rows", {.rows = 64, .cols = 128'256, .k = 50, .outputs = "values+i32", .seed = packed(30)}},
@@ -110,7 +114,7 @@ TEST(TopKCudaGraph, ReplayedWithOtherData) {
       {"radix_rows",
        {.type = value_type::f64, .rows = 50, .cols = 3000, .k = 31, .sorted = true, .col_stride = 2, .seed = 9}},
       // Behind another kernel's exact search: a block for each row, and several.
-      {"plan", {.rows = 300, .cols = 40'000, .k = 50, .mode = "max_iter_4", .outputs = "values+i32", .seed = 35}},
+      {"plan", {.rows = 60, .cols = 210'000, .k = 50, .mode = "max_iter_4", .outputs = "values+i32", .seed = 35}},
       {"plan", {.rows = 3, .cols = 300'000, .k = 100, .sorted = true, .mode = "eps_1e-4", .seed = 36}},
   };
   const std::vector<device> all = gpus();
@@ -351,6 +355,9 @@ TEST(TopKCuda, MatricesOfMoreThan2To31Elements) {
       {"filter_rows", {.rows = 60'000, .cols = 40'000, .k = 4, .outputs = "values+i32"}},
       {"filter_rows", {.type = kF16, .rows = 60'000, .cols = 40'001, .k = 4, .sorted = true, .outputs = "i32"}},
       {"filter_rows", {.type = kBf16, .rows = 25'000, .cols = 100'000, .k = 4, .ragged = "lengths"}},
+      {"filter_rows", {.rows = 60'000, .cols = 40'000, .k = 2, .mode = "eps_0.5", .outputs = "i32"}},
+      {"filter_rows",
+       {.type = kBf16, .rows = 60'000, .cols = 40'001, .k = 2, .mode = "max_iter_1", .ragged = "borders"}},
       {"stream_rows", {.type = kF16, .rows = 2, .cols = 1'200'000'000, .k = 4, .outputs = "values+i32"}},
       {"stream_rows", {.rows = 66, .cols = 35'000'000, .k = 4, .sorted = true, .outputs = "i32"}},
       {"stream_rows", {.type = kBf16, .rows = 1, .cols = 3'000'000'000, .k = 4}},
