@@ -133,7 +133,7 @@ struct cuda_top_k_rule {
   bool only_exact_lists = false;  // no mask, no early stop
   bool only_halves = false;       // of 16 bits, by ascending column
   bool only_stopped = false;      // an early stop, no mask
-  bool only_by_column = false;    // and not sorted
+  bool only_by_column = false;    // not sorted
   bool only_held_lists = false;   // of rows that block_rows would take, too: lists that registers of a block hold
   bool only_whole_units = false;  // rows are multiples of 16 bytes
   bool only_parts = false;        // k below the columns
@@ -355,8 +355,10 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
       return "early stop: gains nothing: an exact search moves the same bytes, and takes less time: it lists what may "
              "be among the best\n";
     case top_k_algorithm::stop_rows:
-    case top_k_algorithm::filter_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
+    case top_k_algorithm::filter_rows:
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less, "
+             "whose rows are read again for what no list holds\n";
     default:
       return "early stop: gains nothing: it follows the bisection from the exact border, two or three passes more\n";
   }

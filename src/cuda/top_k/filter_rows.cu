@@ -8,9 +8,8 @@ namespace {
 
 /// Whether two blocks of a multiprocessor have room for a row's list.
 bool two_have_room(const core::top_k_request& request) {
-  constexpr std::int64_t kMostBytes = 113 * 1024;
   const std::int64_t capacity = filtering::capacity_for(request);
-  return filtering::shared_bytes_of<filtering::row_result::by_column>(capacity) <= kMostBytes;
+  return filtering::shared_bytes_of<filtering::row_result::by_column>(capacity) <= core::kResidentRowsMaxBytes;
 }
 
 }  // namespace

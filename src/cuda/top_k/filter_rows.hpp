@@ -1,4 +1,4 @@
-// Row-wise top k of many long rows, each streamed past a filter by one block. See filter_rows.cu.
+// Row-wise top k of many long rows, each streamed past a filter by one block. See filter_rows_kernel.cuh.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -5,21 +5,21 @@
 // Steps of a block, a row at a time: a sample spread over the row -> a cut that somewhat more than k columns reach,
 // almost surely -> piece by piece, columns that reach it go to a list, in their order -> if their count is at least k
 // and within the list's capacity, the k best are in it: that proves the sample right; else the row is searched in
-// global memory -> the exact border, by counting the list -> entries by column, or sorted. Early stops:
-// filter_stop.cuh. Of many equal columns, the sample's cut takes the first ones, and so does the border. Limit:
-// bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md. History, 1024 x 50,000, k 2048: chunks
-// shared by a block's warps 0.117 ms -> entries as found, no calls 0.106 -> bins without branches 0.099 -> pieces of
-// each warp's own 0.097 -> marks exchanged so that the list is in order, the cut and the border by counts in registers
-// 0.076 -> no exchange: lanes read their own columns in turns that meet no bank twice; neighbours held by a thread,
-// entries written from shared memory 0.073 -> a sample of whole lines, the border's bins in fewer instructions: by a
-// driver 0.078 -> 0.074 -> entries looked at four at a time, without a branch for each 0.069. Sorted, in a graph: 0.117
-// -> nothing spilled, bins of numbers and columns 0.099; 4096 x 32,000, k 50: 0.255 -> all lists in bins 0.153. k 4096:
-// lists searched in shared memory 0.196 -> held by the threads of a block that is alone on its multiprocessor 0.103.
+// global memory -> the exact border, by counting the list -> entries by column, or sorted.
+// Of many equal columns, the sample's cut takes the first ones, and so does the border. Early stops: filter_stop.cuh.
+// Limit: bytes(in) + bytes(out) over read bandwidth. Measured share: docs/kernels.md.
+// History, 1024 x 50,000, k 2048: chunks shared by a block's warps 0.117 ms -> entries as found, no calls 0.106 -> bins
+// without branches 0.099 -> pieces of each warp's own 0.097 -> marks exchanged so that the list is in order, the cut
+// and the border by counts in registers 0.076 -> no exchange: lanes read their own columns in turns that meet no bank
+// twice; neighbours held by a thread, entries written from shared memory 0.073 -> a sample of whole lines, the border's
+// bins in fewer instructions: by a driver 0.078 -> 0.074 -> entries looked at four at a time, without a branch for each
+// 0.069. Sorted, in a graph: 0.117 -> nothing spilled, bins of numbers and columns 0.099; 4096 x 32,000, k 50: 0.255 ->
+// all lists in bins 0.153. k 4096: lists searched in shared memory 0.196 -> held by the threads of a block that is
+// alone on its multiprocessor 0.103.
 // Early stops of 10,000 x 50,000, k 64 (exact: 0.490), eight steps and an eps of 1e-4: by radix_rows behind the exact
 // search 1.834 and 1.120 -> here 0.505 and 0.512.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -224,8 +224,8 @@ __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, 
   return n;
 }
 
-/// Streams a row past a cut. @param worst becomes the key of the thread's worst value, where that is asked for.
-/// @returns and @param else as of list_row.
+/// Calls list_row for the request's order. @param worst becomes the key of the thread's worst value, where rows are
+/// stopped.
 template <class Stored, row_result Result>
 __device__ __forceinline__ std::uint32_t list_in_order(const whole_row<Stored>& row, std::uint64_t cut, order by,
                                                        piece_ring<Stored>& ring, const row_list& list, block_sums& sums,

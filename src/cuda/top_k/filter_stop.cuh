@@ -33,12 +33,6 @@ class worst_seen {
     add_word(raw.z);
     add_word(raw.w);
   }
-  __device__ __forceinline__ void add(Stored value) {
-    if constexpr (sizeof(Stored) == 4)
-      add_word(__float_as_uint(value));
-    else
-      add_word(std::uint32_t{value.bits} << 16 | value.bits);
-  }
   /// Its key; NaN's, which none is below, if NaN was seen.
   __device__ __forceinline__ std::uint32_t key() const {
     if constexpr (sizeof(Stored) == 4) {
@@ -79,10 +73,12 @@ class worst_seen {
 /// What an early stop selects of a row: the first k of the columns whose numbers are at least `high`, and if those are
 /// fewer, the first of those that are at least `low`.
 struct stop_range {
+  static constexpr std::uint32_t kNoneAbove = ~0u;  // a `high` that no number reaches
   std::uint32_t low = 0;
   std::uint32_t high = 0;
   std::uint32_t k = 0;  // 0: it is not known yet
 
+  __device__ __forceinline__ bool none_above() const { return high == kNoneAbove; }
   __device__ __forceinline__ bool is_above(std::uint32_t number) const { return number >= high; }
   __device__ __forceinline__ bool is_tie(std::uint32_t number) const { return number >= low && number < high; }
   /// How many ties are chosen. @param above how many numbers of the row are.
@@ -99,7 +95,7 @@ struct counted_range : stop_range {
   __device__ __forceinline__ std::uint32_t ties_beside(std::uint32_t /*of_round*/) const { return ties; }
 };
 
-/// The least key that has a number's bits, if there is a value of it that is no less than 0; else the largest.
+/// The value that a number stands for.
 template <class Stored>
 __device__ __forceinline__ float value_of_number(std::uint32_t number) {
   const std::uint32_t key = number << kSharedBits<Stored>;
@@ -133,7 +129,7 @@ __device__ __forceinline__ bool find_stop(const early_stop& stop, const row_numb
   const stop_path path{lower, upper, __fmul_rn(stop.eps, fabsf(upper)), fits};
   const stop_bracket end = follow(stop, path, value_of_number<Stored>(row.border), INFINITY, -INFINITY, 0.0f);
   range.low = least_number_from<Stored>(end.low);
-  range.high = stop.by_count ? ~0u : least_number_from<Stored>(end.high);
+  range.high = stop.by_count ? stop_range::kNoneAbove : least_number_from<Stored>(end.high);
   return true;
 }
 
@@ -302,7 +298,7 @@ __device__ __forceinline__ bool write_held_stopped(const stop_block& block, cons
       if (place < k) store_shared(places + place * 2, static_cast<std::uint16_t>(share.at(i)));
     };
     uint2 placed = make_uint2(0, 0);
-    if (range.high == ~0u)
+    if (range.none_above())
       placed.x = place_from(numbers, share, range.low, sums, keep);
     else
       place_round(numbers, share, range, placed, sums, keep);
@@ -313,7 +309,7 @@ __device__ __forceinline__ bool write_held_stopped(const stop_block& block, cons
     return true;
   };
   const auto read_row = [&](const counted_range& range) {
-    if (range.high != ~0u) {
+    if (!range.none_above()) {
       unlisted = range;
       return false;
     }
@@ -396,7 +392,7 @@ __device__ __forceinline__ void search_stop(const stop_block& block, std::int64_
   const whole_row<Stored> row = open_row<Stored>(request, index);
   const row_writer<Stored> write(request, index, row);
   if (row.columns <= k) {
-    range = {{0, ~0u, k}, 0};
+    range = {{0, stop_range::kNoneAbove, k}, 0};
   } else if (range.k == 0) {
     const auto visit = [&](auto f) {
 #pragma unroll 4
@@ -404,7 +400,7 @@ __device__ __forceinline__ void search_stop(const stop_block& block, std::int64_
     };
     range = range_of_row<Stored>(block, visit, sums);
   }
-  if (range.high == ~0u && row.columns > k) {
+  if (range.none_above() && row.columns > k) {
     list_first(row, negated, range.low, k, block.of_exact.list, block.scratch);
     __syncthreads();
     write_list(block, write);
