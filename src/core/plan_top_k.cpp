@@ -343,7 +343,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
   const bool halves_on_chip = size_bytes(shape.type) == 2 &&
                               (algorithm == top_k_algorithm::warp_rows || algorithm == top_k_algorithm::stop_rows);
   if (halves_on_chip)
-    return "early stop: gains nothing: an exact search moves the same bytes, and takes two thirds of the time or "
+    return "early stop: gains nothing: an exact search moves the same bytes, and takes three fifths of the time or "
            "more\n";
   switch (algorithm) {
     case top_k_algorithm::warp_rows:

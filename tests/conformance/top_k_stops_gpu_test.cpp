@@ -163,7 +163,7 @@ TEST_P(TopKManyStopsOfMode, OfValuesBesideMidpoints) {
   }
 }
 
-/// So many short rows of bf16 that levels tell what a few steps end with, and not cells.
+/// So many short rows of bf16 that counts and levels tell what a few steps end with, and not cells.
 TEST_P(TopKManyStopsOfMode, OfSoManyShortRowsOf16Bits) {
   constexpr many_rows kShapes[] = {{131'072, 136, 40}, {132'000, 200, 1}, {140'000, 256, 32}, {132'000, 192, 191}};
   constexpr std::uint64_t kCasesEach = 5;  // of seven modes: more than there are distributions

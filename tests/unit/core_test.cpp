@@ -475,7 +475,7 @@ TEST(plan, explains_rows_on_a_gpu) {
       {"algorithm:  block_rows",
        "early stop: gains nothing: an exact search moves the same bytes, and takes less time"});
   has({.rows = 1 << 16, .cols = 4096, .k = 64, .type = value_type::bf16, .early_stop = true},
-      {"algorithm:  warp_rows", "levels tell it", "takes two thirds of the time or more"});
+      {"algorithm:  warp_rows", "levels tell it", "takes three fifths of the time or more"});
   has({.rows = 3, .cols = 100'000, .k = 100, .early_stop = true, .sorted = true},
       {"algorithm:  filter_rows", "sorted by a radix sort of all rows' entries", "reads 1.2 MB, writes",
        "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less"});
