@@ -36,10 +36,10 @@ class row_queue {
     if (threadIdx.x == 0) next_ = slots == warps ? 0 : warps;
     const auto fill_all = [&] {
       for (std::uint32_t slot = warp; slot < slots; slot += warps) fill(slot, 0, slots, count, fetch);
-      if (warp < count) turns_[warp] = kTaken;
+      if (warp < count && (!Together || threadIdx.x % kWarp == 0)) turns_[warp] = kTaken;
     };
     if (threadIdx.x % kWarp == 0) {
-      for (std::uint32_t slot = warp; slot < slots; slot += warps) barrier_init(barriers_ + slot, 1);
+      for (std::uint32_t slot = warp; slot < slots; slot += warps) barrier_init(barriers_ + slot, Together ? kWarp : 1);
       barrier_init_fence();
       if constexpr (!Together) fill_all();
     }
@@ -75,13 +75,13 @@ class row_queue {
   static constexpr std::uint32_t kTaken = ~0u;
   static constexpr std::uint32_t kNoMore = ~1u;
 
-  /// @param fetch fetch(order, slot, barrier) begins to bring a share.
+  /// @param fetch fetch(order, slot, barrier) begins to bring a share; all threads that call it arrive at the barrier.
   template <class Fetch>
   __device__ __forceinline__ void fill(std::uint32_t slot, std::uint32_t turn, std::uint32_t slots, std::uint32_t count,
                                        Fetch fetch) {
     const std::uint32_t order = turn * slots + slot;
     if (order < count) fetch(order, slot, barriers_ + slot);
-    if (!Together || threadIdx.x % kWarp == 0) volatile_turn(slot) = order < count ? turn : kNoMore;
+    if (!Together || threadIdx.x % kWarp == 0) atomicExch(turns_ + slot, order < count ? turn : kNoMore);
   }
   __device__ __forceinline__ std::uint32_t take(std::uint32_t slots) {
     const std::uint32_t slot = atomicInc(&next_, slots - 1);
@@ -90,10 +90,9 @@ class row_queue {
       turn = atomicExch(turns_ + slot, kTaken);
     } while (turn == kTaken);  // what was there before is still searched
     if (turn != kNoMore) return turn * kMaxSlots + slot;
-    volatile_turn(slot) = kNoMore;
+    atomicExch(turns_ + slot, kNoMore);
     return kNoMore;
   }
-  __device__ __forceinline__ volatile std::uint32_t& volatile_turn(std::uint32_t slot) { return turns_[slot]; }
 
   std::uint64_t barriers_[kMaxSlots];
   std::uint32_t turns_[kMaxSlots];  // of what is in a slot, or on its way there

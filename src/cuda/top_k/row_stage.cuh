@@ -56,7 +56,8 @@ struct row_stage {
     barrier_expect(barrier, bytes);
     if (bytes > 0) bulk_copy(to, units_of(index), bytes, barrier);
   }
-  /// Starts copying rows [first, first + rows), no more than a warp has lanes, all of which call it. @pre as above.
+  /// Starts copying rows [first, first + rows), no more than a warp has lanes, all of which call it and arrive at the
+  /// barrier. @pre as above.
   __device__ __forceinline__ void fetch_rows(std::int64_t first, int rows, unsigned char* to,
                                              std::uint64_t* barrier) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -66,14 +67,13 @@ struct row_stage {
         barrier_expect_more(barrier, bytes);
         if (bytes > 0) bulk_copy(to + lane * pitch_bytes, units_of(first + lane), bytes, barrier);
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive_at(shared_address(barrier));
-    } else if (lane == 0) {
-      if (mode == stage_mode::packed) {
-        fetch_packed(first, rows, to, barrier);
-      } else {
-        fetch_dense(first, rows, to, barrier);
-      }
+      barrier_arrive_at(shared_address(barrier));
+    } else if (lane > 0) {
+      barrier_arrive_at(shared_address(barrier));
+    } else if (mode == stage_mode::packed) {
+      fetch_packed(first, rows, to, barrier);
+    } else {
+      fetch_dense(first, rows, to, barrier);
     }
   }
   /// One thread calls it. @pre mode is packed.
