@@ -246,6 +246,15 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_held_lists = true,
      .algorithm = top_k_algorithm::filter_rows,
      .reason = "long rows: a block streams a row once past a filter that a sample of it suggests"},
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kResidentRowsMaxPlaces - 96,
+     .max_resident_rows_bytes = kResidentRowsMaxBytes,
+     .only_stopped = true,
+     .only_by_column = true,
+     .algorithm = top_k_algorithm::resident_rows,
+     .reason =
+         "an early stop of long rows, two of which fit a multiprocessor: a block marks what may be selected while "
+         "its row comes"},
     // 2000 x 20,000, k 50, four and eight steps and eps 1e-4: 0.082, 0.072 and 0.077 ms, block_rows 0.075, 0.091 and
     // 0.097; 2048 x 32,000, k 64, four steps and the eps: 0.097 and 0.094, block_rows 0.125 and 0.162.
     {.min_cols = kFilterRowsMinCols,
@@ -356,6 +365,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
              "be among the best\n";
     case top_k_algorithm::stop_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
+    case top_k_algorithm::resident_rows:
     case top_k_algorithm::filter_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less, "
              "whose rows are read again for what no list holds\n";

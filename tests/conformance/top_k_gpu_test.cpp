@@ -217,6 +217,24 @@ TEST_P(TopKOfDistributions, OfManyResidentRows) {
   expect_equal_for_distributions(GetParam(), kShapes, "resident_rows", kOf16Bits);
 }
 
+/// NaN whose upper half is infinity's reaches a filter that compares upper halves: lists have k entries of which fewer
+/// are numbers.
+TEST(TopKResident, NanThatIsTakenForInfinity) {
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr std::uint64_t kFirstSeed = 165;  // of which row 448 is such a row
+  constexpr std::uint64_t kSeeds = 3;
+  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kSeeds; ++seed) {
+    for (const std::string_view mode : {"exact", "eps_0.5"}) {
+      top_k_case what{.rows = 600, .cols = 16'500, .k = 50, .mode = mode, .outputs = "values+i32", .seed = seed};
+      what.order = seed == kFirstSeed + 1 ? order::largest : order::smallest;
+      what.row_gap = 3;
+      what.distribution = "nan_anywhere";
+      expect_equal_by("resident_rows", *gpu, what);
+    }
+  }
+}
+
 /// Few long rows, which blocks share: teams of one block, of several, of two sizes; ties that only columns decide.
 TEST(TopKTeams, EqualTheReferenceToTheBit) {
   constexpr std::int64_t kRows[] = {1, 2, 90, 131, 180, 263, 300};

@@ -104,6 +104,39 @@ TEST_P(TopKManyStopsOfMode, OfStreamedRows) {
   }
 }
 
+/// Early stops of rows of which a multiprocessor holds two or three, so many that a block takes several: a path's end
+/// that the list reaches, and one for which the row is read once more. Of fp32, the first of the shapes.
+TEST_P(TopKManyStopsOfMode, OfResidentRows) {
+  constexpr many_rows kShapes[] = {{600, 16'500, 50},
+                                   {290, 24'000, 500},
+                                   {280, 20'000, 2'100},
+                                   {300, 17'003, 300, false, "borders"},
+                                   {600, 17'000, 1, false, "lengths"},
+                                   {300, 50'000, 2'048},
+                                   {450, 20'001, 90, false, "begins"},
+                                   {280, 40'001, 2'000},
+                                   {850, 16'392, 5}};
+  constexpr std::size_t kOfFp32 = 5;
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr std::uint64_t kTurnsEach = 31;  // a mode's, and a prime: all that goes by turns meets
+  std::uint64_t turn = GetParam() * kTurnsEach;
+  std::vector<std::string_view> distributions = row_distributions();
+  distributions.insert(distributions.end(), {"near_midpoints", "apart_by_eps"});
+  for (const std::string_view distribution : distributions) {
+    top_k_case what = case_of_turn(turn, 0, 0, 0, distribution);
+    const many_rows& of = kShapes[turn % (what.type == value_type::f32 ? kOfFp32 : std::size(kShapes))];
+    what.rows = of.rows;
+    what.cols = of.cols;
+    what.k = of.k;
+    what.mode = kModes[GetParam()].name;
+    what.row_gap = turn % 5 == 0 ? 3 : 0;
+    what.ragged = of.ragged;
+    expect_equal_by("resident_rows", *gpu, what);
+    ++turn;
+  }
+}
+
 /// Early stops of rows longer than a block holds: streamed, or behind another kernel's exact search, of one block for
 /// each row, and of several; and from the border's digits.
 TEST_P(TopKManyStopsOfMode, OfLongRows) {

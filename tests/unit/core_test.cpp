@@ -357,7 +357,12 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 2100, .k = 256, .early_stop = true}), block_rows) << "a large k";
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .sorted = true}), block_rows);
   EXPECT_EQ(on_cuda({.rows = 1 << 16, .cols = 8192, .k = 64, .early_stop = true, .mask = true}), block_rows);
-  EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMinCols, .k = 64, .early_stop = true}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 67, .cols = kFilterRowsMinCols, .k = 64, .early_stop = true}), resident_rows);
+  EXPECT_EQ(on_cuda({.rows = 67, .cols = kFilterRowsMinCols, .k = 64, .early_stop = true, .sorted = true}),
+            filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 2048, .type = value_type::bf16, .early_stop = true}),
+            resident_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 2048, .early_stop = true}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMaxCols, .k = 64, .early_stop = true, .sorted = true}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 64, .cols = 1'000'000, .k = 64, .early_stop = true}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 3'000, .early_stop = true}), block_rows) << "a longer list";

@@ -245,23 +245,6 @@ __device__ __forceinline__ std::uint32_t list_in_order(const whole_row<Stored>& 
   return by == order::smallest ? run(std::true_type()) : run(std::false_type());
 }
 
-/// Tells the block the thread's worst key, with what lies beside the row's vectors. A barrier must follow.
-template <class Stored>
-__device__ __forceinline__ void tell_worst(const whole_row<Stored>& row, bool negated, std::uint32_t worst,
-                                           const stop_block& stops, const block_sums& sums) {
-  const auto see = [&](std::uint32_t first, std::uint32_t columns) {
-    if (sums.lane() < columns) worst = min(worst, key_of_value(row.values[first + sums.lane()], negated));
-  };
-  see(0, row.head);
-  see(row.columns - row.tail(), row.tail());
-  worst = __reduce_min_sync(kFullWarp, worst);
-  if (sums.lane() == 0) stops.scratch.worst[sums.warp()] = worst;
-}
-/// The row's worst key.
-__device__ __forceinline__ std::uint32_t told_worst(const stop_block& stops, const block_sums& sums) {
-  return __reduce_min_sync(kFullWarp, sums.lane() < kWarps ? stops.scratch.worst[sums.lane()] : ~0u);
-}
-
 /// Streams and writes the block's rows from `index` on. @param rings of the warps' pieces. @param pieces that the
 /// warp's stages have held; becomes how many have. @param unlisted becomes what is known of the row that is returned.
 /// @returns the row that must be searched by its numbers; those behind it are untouched. All threads come, after a
@@ -378,7 +361,10 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Result))
     index = stream_rows<Stored, Result>(block, stops, rings, index, pieces, sums, unlisted);
     if (index >= request.matrix.rows) break;
     if constexpr (Result == row_result::stopped)
-      search_stop<Stored>(stops, index, unlisted, sums);
+      search_stop<Stored>(stops, index, unlisted, sums,
+                          [&](const row_writer<Stored>& write, const whole_row<Stored>& row, std::uint32_t low) {
+                            write_first(stops, write, row, low);
+                          });
     else
       search_row<Stored, kSorted>(block, index, sums);
   }

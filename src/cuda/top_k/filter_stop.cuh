@@ -77,6 +77,7 @@ struct stop_range {
   std::uint32_t low = 0;
   std::uint32_t high = 0;
   std::uint32_t k = 0;  // 0: it is not known yet
+  float width = 0.0f;   // of the bracket that the bisection ended with
 
   __device__ __forceinline__ bool none_above() const { return high == kNoneAbove; }
   __device__ __forceinline__ bool is_above(std::uint32_t number) const { return number >= high; }
@@ -128,6 +129,7 @@ __device__ __forceinline__ bool find_stop(const early_stop& stop, const row_numb
   const bool fits = isfinite(__fadd_rn(lower, lower)) && isfinite(__fadd_rn(upper, upper));
   const stop_path path{lower, upper, __fmul_rn(stop.eps, fabsf(upper)), fits};
   const stop_bracket end = follow(stop, path, value_of_number<Stored>(row.border), INFINITY, -INFINITY, 0.0f);
+  range.width = end.high - end.low;
   range.low = least_number_from<Stored>(end.low);
   range.high = stop.by_count ? stop_range::kNoneAbove : least_number_from<Stored>(end.high);
   return true;
@@ -158,13 +160,30 @@ __device__ __forceinline__ uint2 ends_of_block(std::uint32_t least, std::uint32_
   return make_uint2(__reduce_min_sync(kFullWarp, told.x), __reduce_max_sync(kFullWarp, told.y));
 }
 
+/// Tells the block the thread's worst key, with what lies beside the row's vectors. A barrier must follow.
+template <class Stored>
+__device__ __forceinline__ void tell_worst(const whole_row<Stored>& row, bool negated, std::uint32_t worst,
+                                           const stop_block& stops, const block_sums& sums) {
+  const auto see = [&](std::uint32_t first, std::uint32_t columns) {
+    if (sums.lane() < columns) worst = min(worst, key_of_value(row.values[first + sums.lane()], negated));
+  };
+  see(0, row.head);
+  see(row.columns - row.tail(), row.tail());
+  worst = __reduce_min_sync(kFullWarp, worst);
+  if (sums.lane() == 0) stops.scratch.worst[sums.warp()] = worst;
+}
+/// The row's worst key.
+__device__ __forceinline__ std::uint32_t told_worst(const stop_block& stops, const block_sums& sums) {
+  return __reduce_min_sync(kFullWarp, sums.lane() < kWarps ? stops.scratch.worst[sums.lane()] : ~0u);
+}
+
 constexpr int kReadAtOnce = 4;  // vectors of a thread
 
-/// Lists the first k columns of a row whose numbers are at least `low`: there are as many. @param list has room for
-/// them. All threads come, after a barrier; a barrier must follow.
-template <class Stored>
-__device__ __forceinline__ void list_first(const whole_row<Stored>& row, bool negated, std::uint32_t low,
-                                           std::uint32_t k, const row_list& list, stop_scratch& scratch) {
+/// Calls keep(place, value, column) for the first k columns of a row whose numbers are at least `low`: there are as
+/// many. All threads come, after a barrier; one must follow.
+template <class Stored, class Keep>
+__device__ __forceinline__ void for_each_first(const whole_row<Stored>& row, bool negated, std::uint32_t low,
+                                               std::uint32_t k, stop_scratch& scratch, Keep keep) {
   constexpr std::uint32_t kPer = kPerVector<Stored>;
   constexpr std::uint32_t kTile = kThreads * kReadAtOnce;
   const auto* vectors = reinterpret_cast<const uint4*>(row.values + row.head);
@@ -173,17 +192,16 @@ __device__ __forceinline__ void list_first(const whole_row<Stored>& row, bool ne
   const std::uint32_t lane = threadIdx.x % kWarp;
   const std::uint32_t warp = threadIdx.x / kWarp;
   std::uint32_t listed = 0;
-  const auto list_beside = [&](std::uint32_t first, std::uint32_t columns) {
+  const auto keep_beside = [&](std::uint32_t first, std::uint32_t columns) {
     const bool is_there = lane < columns;
     const Stored value = is_there ? row.values[first + lane] : Stored{};
     const bool reaches = is_there && number_of(value, negated) >= low;
     const unsigned marks = __ballot_sync(kFullWarp, reaches);
     const std::uint32_t place = listed + __popc(marks & ((1u << lane) - 1));
-    if (reaches && warp == 0 && place < k)
-      store_shared(list.entries + place * 8, entry_of(value, row.first_column + first + lane));
+    if (reaches && warp == 0 && place < k) keep(place, value, row.first_column + first + lane);
     listed += __popc(marks);
   };
-  list_beside(0, row.head);
+  keep_beside(0, row.head);
   uint4 raw[kReadAtOnce];
   const auto load = [&](std::uint32_t tile, uint4(&to)[kReadAtOnce]) {
 #pragma unroll
@@ -225,19 +243,27 @@ __device__ __forceinline__ void list_first(const whole_row<Stored>& row, bool ne
 #pragma unroll
       for (std::uint32_t e = 0; e < kPer; e++) {
         if ((marks & 1u << (v * kPer + e)) == 0) continue;
-        if (place < k) store_shared(list.entries + place * 8, entry_of(values[e], row.first_column + first + e));
+        if (place < k) keep(place, values[e], row.first_column + first + e);
         place++;
       }
     }
     load(tile + kTile, raw);
   }
-  if (listed < k) list_beside(row.columns - row.tail(), row.tail());
+  if (listed < k) keep_beside(row.columns - row.tail(), row.tail());
 }
 
-/// Writes k entries of the list. All threads come, after a barrier; they leave through one.
+/// Writes those columns, through the block's list. All threads come, after a barrier; they leave through one.
 template <class Stored>
-__device__ __forceinline__ void write_list(const stop_block& block, const row_writer<Stored>& write) {
-  write_by_place<kWrittenAtOnce, Stored>(block.of_exact.request, write.first(),
+__device__ __forceinline__ void write_first(const stop_block& block, const row_writer<Stored>& write,
+                                            const whole_row<Stored>& row, std::uint32_t low) {
+  const core::top_k_request& request = block.of_exact.request;
+  const std::uint32_t entries = block.of_exact.list.entries;
+  for_each_first(row, request.options.order == order::smallest, low, static_cast<std::uint32_t>(request.options.k),
+                 block.scratch, [&](std::uint32_t place, Stored value, std::uint32_t column) {
+                   store_shared(entries + place * 8, entry_of(value, column));
+                 });
+  __syncthreads();
+  write_by_place<kWrittenAtOnce, Stored>(request, write.first(),
                                          [&](std::uint32_t i) { return block.of_exact.list(i); });
   __syncthreads();
 }
@@ -271,6 +297,17 @@ __device__ __forceinline__ bool write_stopped(const stop_block& block, const row
   return read_row(counted_range(range, above));
 }
 
+/// Of each thread's numbers in order, those that an early stop selects, and more: calls keep(place, i) for them, place
+/// counting over the block. @returns how many there are. All threads come.
+template <int Most, class Keep>
+__device__ __forceinline__ std::uint32_t place_stopped(const std::uint32_t (&numbers)[Most], const round_share& share,
+                                                       const stop_range& range, block_sums& sums, Keep keep) {
+  if (range.none_above()) return place_from(numbers, share, range.low, sums, keep);
+  uint2 placed = make_uint2(0, 0);
+  place_round(numbers, share, range, placed, sums, keep);
+  return placed.x + placed.y;
+}
+
 /// Finds and writes what an early stop selects of a row, from what the threads hold of its list. @param n entries of
 /// it, k or more. @param meanwhile is called on the way. @param unlisted becomes what must be read from the row where
 /// that is not done here. Else as above. All threads come.
@@ -297,12 +334,7 @@ __device__ __forceinline__ bool write_held_stopped(const stop_block& block, cons
     const auto keep = [&](std::uint32_t place, int i) {
       if (place < k) store_shared(places + place * 2, static_cast<std::uint16_t>(share.at(i)));
     };
-    uint2 placed = make_uint2(0, 0);
-    if (range.none_above())
-      placed.x = place_from(numbers, share, range.low, sums, keep);
-    else
-      place_round(numbers, share, range, placed, sums, keep);
-    if (placed.x + placed.y < k) return false;
+    if (place_stopped(numbers, share, range, sums, keep) < k) return false;
     __syncthreads();
     write_by_place<kWrittenAtOnce, Stored>(
         request, write.first(), [&](std::uint32_t i) { return list(load_shared<std::uint16_t>(places + i * 2)); });
@@ -313,9 +345,7 @@ __device__ __forceinline__ bool write_held_stopped(const stop_block& block, cons
       unlisted = range;
       return false;
     }
-    list_first(row, request.options.order == order::smallest, range.low, k, list, block.scratch);
-    __syncthreads();
-    write_list(block, write);
+    write_first(block, write, row, range.low);
     meanwhile();  // again: what it has loaded was in nobody's way so
     return true;
   };
@@ -381,11 +411,11 @@ __device__ __forceinline__ counted_range range_of_row(const stop_block& block, V
   return {range, sums.of_threads(above)};
 }
 
-/// Writes what an early stop selects of a row that is read where it lies. @param range if it is known. All threads
-/// come, after a barrier; they leave through one.
-template <class Stored>
+/// Writes what an early stop selects of a row that is read where it lies. @param range if it is known. @param first
+/// write_first, or what does the same. All threads come, after a barrier; they leave through one.
+template <class Stored, class First>
 __device__ __forceinline__ void search_stop(const stop_block& block, std::int64_t index, counted_range range,
-                                            block_sums& sums) {
+                                            block_sums& sums, First first) {
   const core::top_k_request& request = block.of_exact.request;
   const auto k = static_cast<std::uint32_t>(request.options.k);
   const bool negated = request.options.order == order::smallest;
@@ -401,9 +431,7 @@ __device__ __forceinline__ void search_stop(const stop_block& block, std::int64_
     range = range_of_row<Stored>(block, visit, sums);
   }
   if (range.none_above() && row.columns > k) {
-    list_first(row, negated, range.low, k, block.of_exact.list, block.scratch);
-    __syncthreads();
-    write_list(block, write);
+    first(write, row, range.low);
     return;
   }
   const columns_of_row<Stored> columns{row};

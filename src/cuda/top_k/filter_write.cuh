@@ -13,8 +13,11 @@
 
 namespace shortlist::cuda::filtering {
 
+constexpr row_border kNoneWithin{~0u - 1, 0};  // of a border
+
 /// The border of the `wanted` best of a few of a list's numbers: those from `low` on, below low + width. @param few so
-/// many there are, no more than kMostRivals. All threads come.
+/// many there are, no more than kMostRivals; or fewer, where NaN was taken for an entry that reaches the filter.
+/// @returns kNoneWithin if that is found out. All threads come.
 template <int Most>
 __device__ __forceinline__ row_border border_of_few(const std::uint32_t (&numbers)[Most], const round_share& share,
                                                     std::uint32_t low, std::uint32_t width, std::uint32_t few,
@@ -41,6 +44,7 @@ __device__ __forceinline__ row_border border_of_few(const std::uint32_t (&number
   const unsigned last = __ballot_sync(kFullWarp, is_one && above < wanted && wanted <= reaching);
   const int lane = __ffs(static_cast<int>(last)) - 1;
   const std::uint32_t number = __shfl_sync(kFullWarp, mine, lane);
+  if (number < low) return kNoneWithin;  // what was in the memory before
   if (__shfl_sync(kFullWarp, reaching, lane) == wanted) return {number - 1, 0};
   return {number, wanted - __shfl_sync(kFullWarp, above, lane)};
 }

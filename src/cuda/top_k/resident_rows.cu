@@ -25,6 +25,7 @@
 #include "cuda/top_k/filter_list.cuh"
 #include "cuda/top_k/filter_parts.cuh"
 #include "cuda/top_k/filter_sample.cuh"
+#include "cuda/top_k/filter_stop.cuh"
 #include "cuda/top_k/filter_write.cuh"
 #include "cuda/top_k/resident_rows.hpp"
 #include "cuda/top_k/row_marks.cuh"
@@ -39,10 +40,13 @@ enum class block_kind : std::uint8_t {
   by_column,
   few_by_column,  // of which so few reach a filter that three blocks share a multiprocessor
   sorted,
-  few_sorted
+  few_sorted,
+  stopped,  // early, by column
+  few_stopped
 };
-constexpr bool is_few(block_kind kind) { return kind == block_kind::few_by_column || kind == block_kind::few_sorted; }
-constexpr bool is_sorted(block_kind kind) { return kind >= block_kind::sorted; }
+constexpr bool is_few(block_kind kind) { return static_cast<int>(kind) % 2 == 1; }
+constexpr bool is_sorted(block_kind kind) { return kind == block_kind::sorted || kind == block_kind::few_sorted; }
+constexpr bool is_stopped(block_kind kind) { return kind == block_kind::stopped || kind == block_kind::few_stopped; }
 constexpr int blocks_of(block_kind kind) { return is_few(kind) ? 3 : 2; }
 /// Columns that may reach a row's filter.
 constexpr std::uint32_t capacity_of(block_kind kind) { return is_few(kind) ? 1024 : core::kResidentRowsMaxCapacity; }
@@ -55,7 +59,7 @@ static_assert(core::kResidentRowsMaxCapacity <= kRound && core::kResidentRowsMax
 /// values on their way out.
 struct resident_layout {
   std::int64_t marks;
-  std::int64_t totals;
+  std::int64_t totals;  // of marks; of rows that are stopped early, what that takes when the marks have been read
   std::int64_t list;
   std::int64_t values;  // of place 0
   std::int64_t bytes;
@@ -116,6 +120,21 @@ __device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint3
   });
 }
 
+/// Calls mark_row. @param worst becomes the thread's worst key of the row's vectors, where rows are stopped.
+template <class Stored, bool Stops, bool Negated>
+__device__ __forceinline__ void mark_as(const whole_row<Stored>& row, const resident_row<Stored>& values,
+                                        const row_filter<Stored>& filter, std::uint32_t marks, const block_sums& sums,
+                                        std::uint32_t& worst) {
+  if constexpr (Stops) {
+    worst_seen<Stored, Negated> seen;
+    mark_row<Stored, Negated>(row, values, filter, marks, sums, seen);
+    worst = seen.key();
+  } else {
+    sees_nothing seen;
+    mark_row<Stored, Negated>(row, values, filter, marks, sums, seen);
+  }
+}
+
 /// By so many columns the counts of two rows that are alike differ at most, but for one in a thousand.
 __device__ __forceinline__ float most_difference(std::uint32_t k) {
   constexpr float kDeviations = 3.0f;
@@ -123,11 +142,13 @@ __device__ __forceinline__ float most_difference(std::uint32_t k) {
   const float both = 2.0f * static_cast<float>(k);
   return kDeviations * (both * rsqrtf(both)) + kLeast;
 }
-/// The least key of a row like the one before: of its border, and so many columns below. 0: nothing is known.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t key_by_row_before(const learned& from_before, std::uint32_t k) {
+/// The least key of a row like the one before: of its border, and so many columns below. 0: nothing is known. @param
+/// lower it is so many numbers lower, where rows are stopped.
+template <class Stored, bool Stops>
+__device__ __forceinline__ std::uint32_t key_by_row_before(const learned& from_before, std::uint32_t k, float lower) {
   if (from_before.least == 0 || from_before.by_columns) return 0;
-  const float below = most_difference(k) * from_before.spread;
+  float below = most_difference(k) * from_before.spread;
+  if constexpr (Stops) below += lower;
   const auto number = static_cast<std::uint32_t>(fmaxf(static_cast<float>(from_before.least) - below, 1.0f));
   constexpr std::uint32_t kShift = kCoarseShift<Stored>;
   const std::uint32_t coarse = min(number, from_before.least) >> kShift << kShift;
@@ -158,6 +179,27 @@ __device__ __forceinline__ bool write_in_order(const filter_block& block, const 
   return write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
 }
 
+/// Keeps a thread's entry to be written. @param list and @param bits shared addresses of room for places and values.
+template <class Stored, int Most>
+__device__ __forceinline__ void keep_held(const held_list<Most>& held, int i, std::uint32_t place, std::uint32_t list,
+                                          std::uint32_t bits) {
+  store_shared(list + place * 2, static_cast<std::uint16_t>(held.places[i]));
+  store_bits<Stored>(bits + place * static_cast<std::uint32_t>(sizeof(Stored)), held.bits[i]);
+}
+/// Writes the k entries that threads have kept. All threads come.
+template <class Stored, int Most>
+__device__ __forceinline__ void write_kept(const filter_block& block, const whole_row<Stored>& row,
+                                           const row_places<Stored>& places, const row_writer<Stored>& write,
+                                           std::uint32_t list, std::uint32_t bits) {
+  __syncthreads();
+  write_by_place<(Most < kWrittenAtOnce ? 2 : kWrittenAtOnce), Stored>(
+      block.request, write.first(), [&](std::uint32_t i) {
+        const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
+        const std::uint32_t value = load_bits<Stored>(bits + i * static_cast<std::uint32_t>(sizeof(Stored)));
+        return entry_of(of_bits<Stored>(value), row.first_column + places.column(place));
+      });
+}
+
 /// Writes the k best of what threads hold, by column. @param list and @param bits shared addresses of room for
 /// their places and values. @param meanwhile is called when the row has been read. @returns whether they are in it. All
 /// threads come.
@@ -171,25 +213,91 @@ __device__ __forceinline__ bool write_by_column(const filter_block& block, const
   __syncthreads();
   meanwhile();
   const row_border border = held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
-  const auto keep = [&](std::uint32_t place, int i) {
-    store_shared(list + place * 2, static_cast<std::uint16_t>(held.places[i]));
-    store_bits<Stored>(bits + place * static_cast<std::uint32_t>(sizeof(Stored)), held.bits[i]);
-  };
+  const auto keep = [&](std::uint32_t place, int i) { keep_held<Stored>(held, i, place, list, bits); };
   if (place_within(held.numbers, share, border, sums, keep) != k) return false;
-  __syncthreads();
-  write_by_place<(Most < kWrittenAtOnce ? 2 : kWrittenAtOnce), Stored>(
-      block.request, write.first(), [&](std::uint32_t i) {
-        const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
-        const std::uint32_t value = load_bits<Stored>(bits + i * static_cast<std::uint32_t>(sizeof(Stored)));
-        return entry_of(of_bits<Stored>(value), row.first_column + places.column(place));
-      });
+  write_kept<Stored, Most>(block, row, places, write, list, bits);
   return true;
 }
 
+/// Writes the first k columns of a row whose numbers are at least `low` as they are found: the block's memory has the
+/// next row. All threads come, after a barrier; they leave through one.
+template <class Stored>
+__device__ __forceinline__ void write_first_unlisted(const stop_block& block, const row_writer<Stored>& write,
+                                                     const whole_row<Stored>& row, std::uint32_t low) {
+  const core::top_k_request& request = block.of_exact.request;
+  for_each_first(row, request.options.order == order::smallest, low, static_cast<std::uint32_t>(request.options.k),
+                 block.scratch,
+                 [&](std::uint32_t place, Stored value, std::uint32_t column) { write.stored(place, column, value); });
+  __syncthreads();
+}
+
+/// How many numbers below its border the early stop of a row may end that is like the one before, as far as a list has
+/// room for so many columns more.
+template <class Stored>
+__device__ __forceinline__ float reach_of_stop(const stop_range& before, const learned& from_before,
+                                               std::uint32_t room) {
+  const float end = value_of_number<Stored>(from_before.least) - before.width;
+  const auto below = static_cast<float>(from_before.least - least_number_from<Stored>(end));
+  return fminf(below, static_cast<float>(room) * from_before.spread);
+}
+
+/// Writes what an early stop selects of a row, from what threads hold of its list; else as write_by_column. @param
+/// worst the thread's worst key. @param range becomes what was selected by. @param unlisted becomes the same where that
+/// must be read from the row, and is not done here.
+template <class Stored, int Most, class Meanwhile>
+__device__ __forceinline__ bool write_stopped_by_column(const stop_block& stops, const whole_row<Stored>& row,
+                                                        const row_places<Stored>& places,
+                                                        const row_writer<Stored>& write, const held_list<Most>& held,
+                                                        const round_share& share, std::uint32_t n, std::uint32_t least,
+                                                        std::uint32_t list, std::uint32_t bits, std::uint32_t worst,
+                                                        learned& from_before, block_sums& sums, Meanwhile meanwhile,
+                                                        stop_range& range, counted_range& unlisted) {
+  const core::top_k_request& request = stops.of_exact.request;
+  const bool negated = request.options.order == order::smallest;
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  tell_worst(row, negated, worst, stops, sums);
+  __syncthreads();
+  meanwhile();
+  const row_border exact = held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
+  const auto visit = [&](auto f) {
+    for_each_held<Most>(share, [&](int i) {
+      if (share.has(i)) f(held.numbers[i]);
+    });
+  };
+  const auto keep = [&](std::uint32_t place, int i) {
+    if (place < k) keep_held<Stored>(held, i, place, list, bits);
+  };
+  const auto place_listed = [&](const stop_range& of_row) {
+    range = of_row;
+    if (place_stopped(held.numbers, share, of_row, sums, keep) < k) return false;
+    write_kept<Stored, Most>(stops.of_exact, row, places, write, list, bits);
+    return true;
+  };
+  const auto read_row = [&](const counted_range& of_row) {
+    range = of_row;
+    if (!of_row.none_above()) {
+      unlisted = of_row;
+      return false;
+    }
+    write_first_unlisted(stops, write, row, of_row.low);
+    return true;
+  };
+  const std::uint32_t worst_number = told_worst(stops, sums) >> kSharedBits<Stored>;
+  return write_stopped<Stored>(stops, exact, least, from_before.by_columns, worst_number, sums, visit, place_listed,
+                               read_row);
+}
+
+struct resident_args {
+  core::top_k_request request;
+  early_stop stop;
+};
+
 template <class Stored, block_kind Kind>
 __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
-    resident_rows_kernel(const __grid_constant__ core::top_k_request request) {
+    resident_rows_kernel(const __grid_constant__ resident_args args) {
   constexpr bool kSorted = is_sorted(Kind);
+  constexpr bool kStops = is_stopped(Kind);
+  const core::top_k_request& request = args.request;
   constexpr std::uint32_t kCapacity = capacity_of(Kind);
   const resident_layout layout = layout_of<Stored, Kind>(request.matrix.cols, request.options.k);
   auto& scratch = *reinterpret_cast<filter_scratch*>(dynamic_shared());
@@ -203,6 +311,10 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
                            .places = list,
                            .entries = reinterpret_cast<std::uint64_t*>(values),
                            .order = reinterpret_cast<order_scratch*>(values + 8 * 2 * kCapacity)};
+  static_assert(sizeof(stop_scratch) <= kMarkRounds * kWarps * 4);
+  const stop_block stops{.of_exact = block,
+                         .stop = args.stop,
+                         .scratch = *reinterpret_cast<stop_scratch*>(dynamic_shared() + layout.totals)};
   block_sums sums(scratch);
   clear_scratch(scratch);
   constexpr int kBarriers = kWarps * kMostStages;
@@ -219,6 +331,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
   learned from_before{.spread = static_cast<float>(0x10000u >> kSharedBits<Stored>) / 32.0f};
   std::uint32_t learned_key = 0;  // from the row before
   bool is_alike = true;           // a row to the one before
+  float reach = 0.0f;             // of the early stop of the row before
   const auto is_held = [](const whole_row<Stored>& row) { return row.columns > core::kFilterRowsSample; };
   // All threads come, after a barrier behind what has used the memory.
   const auto bring = [&](const whole_row<Stored>& row) {
@@ -241,12 +354,14 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
     const whole_row<Stored> next = after < request.matrix.rows ? open_row<Stored>(request, after) : whole_row<Stored>{};
     bool written = false;
     bool is_next_coming = false;
+    counted_range unlisted;
     if (is_held(row)) {
       const row_places<Stored> places(row);
       bool by_sample = !is_alike || learned_key == 0;
       std::uint64_t cut = static_cast<std::uint64_t>(learned_key) << 32;
       std::uint32_t n = 0;
-      row_marks found;
+      filtering::row_marks found;
+      std::uint32_t worst = 0;
 #pragma unroll 1
       for (;;) {
         if (by_sample) {
@@ -259,9 +374,9 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
         }
         const row_filter<Stored> filter(cut, row);
         if (negated)
-          mark_row<Stored, true>(row, held_row, filter, marks, sums);
+          mark_as<Stored, kStops, true>(row, held_row, filter, marks, sums, worst);
         else
-          mark_row<Stored, false>(row, held_row, filter, marks, sums);
+          mark_as<Stored, kStops, false>(row, held_row, filter, marks, sums, worst);
         n = read_marks(row, filter, negated, marks, totals, found, sums);
         if (by_sample || (n >= k && n <= kCapacity)) break;
         is_alike = false;
@@ -281,6 +396,13 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
         const row_writer<Stored> write(request, index, row);
         if constexpr (kSorted) {
           written = write_in_order(block, row, places, write, of_list, share, n, least, from_before, sums);
+        } else if constexpr (kStops) {
+          stop_range range;
+          written = write_stopped_by_column(
+              stops, row, places, write, of_list, share, n, least, list, marks, worst, from_before, sums,
+              [&] { bring(next); }, range, unlisted);
+          is_next_coming = true;
+          reach = from_before.least == 0 ? 0.0f : reach_of_stop<Stored>(range, from_before, (kCapacity - k) / 2);
         } else {
           written = write_by_column(block, row, places, write, of_list, share, n, least, list, marks, from_before, sums,
                                     [&] { bring(next); });
@@ -291,18 +413,24 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
       }
     }
     if (!written) {
-      from_before.least = 0;
+      if (!kStops || unlisted.k == 0) from_before.least = 0;
       __syncthreads();
       clear_bins(scratch);
       __syncthreads();
-      search_row<Stored, kSorted>(block, index, sums);
+      if constexpr (kStops)
+        search_stop<Stored>(stops, index, unlisted, sums,
+                            [&](const row_writer<Stored>& write, const whole_row<Stored>& of_row, std::uint32_t low) {
+                              write_first_unlisted(stops, write, of_row, low);
+                            });
+      else
+        search_row<Stored, kSorted>(block, index, sums);
     }
     if (after >= request.matrix.rows) break;
     __syncthreads();  // the row's memory has been left
     if (!is_next_coming) bring(next);
     index = after;
     row = next;
-    learned_key = key_by_row_before<Stored>(from_before, k);
+    learned_key = key_by_row_before<Stored, kStops>(from_before, k, reach);
     sample = {};  // see held_list
     if (is_held(row) && (!is_alike || learned_key == 0)) sample.load(row);
   }
@@ -323,8 +451,21 @@ bool are_few(const core::top_k_request& request) {
 template <class Stored, block_kind Kind>
 void launch_as(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   const std::int64_t shared_bytes = layout_of<Stored, Kind>(request.matrix.cols, request.options.k).bytes;
+  const resident_args args{request, early_stop_of(request.options)};
   launch_over(request.matrix.rows, multiprocessors, resident_rows_kernel<Stored, Kind>,
-              {.threads = kThreads, .shared_bytes = shared_bytes, .overlaps = true}, stream, request, kWhat);
+              {.threads = kThreads, .shared_bytes = shared_bytes, .overlaps = true}, stream, args, kWhat);
+}
+
+/// @tparam Any and @tparam Few kinds of block, of which the second is for few columns that reach a filter.
+template <class Stored, block_kind Any, block_kind Few>
+void launch_type(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
+  constexpr bool kHalves = sizeof(Stored) == 2;  // fp32 rows that are so short take longer
+  // A block's first row takes longest, and longer beside two others: 1024 x 32,000 sorted, k 50, 0.039 ms for 0.037.
+  const std::int64_t least_rows = is_sorted(Any) ? std::int64_t{4} * blocks_of(Few) * multiprocessors : 0;
+  if constexpr (kHalves)
+    if (request.matrix.rows >= least_rows && are_few<Stored, Few>(request))
+      return launch_as<Stored, Few>(stream, request, multiprocessors);
+  launch_as<Stored, Any>(stream, request, multiprocessors);
 }
 
 }  // namespace
@@ -332,15 +473,12 @@ void launch_as(cudaStream_t stream, const core::top_k_request& request, int mult
 void launch_resident_rows(cudaStream_t stream, const core::top_k_request& request, int multiprocessors) {
   by_type_and_order(request, [&](auto stored, auto sorted) {
     using type = decltype(stored);
-    constexpr auto kAny = sorted.value ? block_kind::sorted : block_kind::by_column;
-    constexpr auto kFew = sorted.value ? block_kind::few_sorted : block_kind::few_by_column;
-    constexpr bool kHalves = sizeof(type) == 2;  // fp32 rows that are so short take longer
-    // A block's first row takes longest, and longer beside two others: 1024 x 32,000 sorted, k 50, 0.039 ms for 0.037.
-    const std::int64_t least_rows = sorted.value ? std::int64_t{4} * blocks_of(kFew) * multiprocessors : 0;
-    if constexpr (kHalves)
-      if (request.matrix.rows >= least_rows && are_few<type, kFew>(request))
-        return launch_as<type, kFew>(stream, request, multiprocessors);
-    launch_as<type, kAny>(stream, request, multiprocessors);
+    if constexpr (sorted.value)
+      launch_type<type, block_kind::sorted, block_kind::few_sorted>(stream, request, multiprocessors);
+    else if (early_stop_of(request.options).asked())
+      launch_type<type, block_kind::stopped, block_kind::few_stopped>(stream, request, multiprocessors);
+    else
+      launch_type<type, block_kind::by_column, block_kind::few_by_column>(stream, request, multiprocessors);
   });
 }
 

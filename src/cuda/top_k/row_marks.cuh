@@ -91,11 +91,11 @@ __device__ __forceinline__ std::uint32_t marks_of_vector(const uint4& raw, std::
 }
 
 /// Marks the columns of a row's vectors that reach the filter, a bit each, as they come: 16-bit values a vector at a
-/// time, which makes a byte. @param marks the shared address of their words. All threads come, and leave through a
-/// barrier.
-template <class Stored, bool Negated>
+/// time, which makes a byte. @param marks the shared address of their words. @param seen looks at the vectors. All
+/// threads come, and leave through a barrier.
+template <class Stored, bool Negated, class Seen>
 __device__ __forceinline__ void mark_vectors(const whole_row<Stored>& row, const resident_row<Stored>& values,
-                                             const row_filter<Stored>& filter, std::uint32_t marks) {
+                                             const row_filter<Stored>& filter, std::uint32_t marks, Seen& seen) {
   constexpr std::uint32_t kChunk = resident_row<Stored>::kChunk;
   constexpr int kEach = kChunk / kThreads;
   constexpr std::uint32_t kOfWord = kPlacesOfWord / kPerVector<Stored>;
@@ -111,8 +111,10 @@ __device__ __forceinline__ void mark_vectors(const whole_row<Stored>& row, const
 #pragma unroll
       for (int i = 0; i < kEach; i++) raw[i] = load_shared<uint4>(from + i * (kThreads * 16));
 #pragma unroll
-      for (int i = 0; i < kEach; i++)
+      for (int i = 0; i < kEach; i++) {
         store_shared_byte(to + i * kThreads, marks_of_vector<Stored, Negated>(raw[i], least));
+        if constexpr (Seen::kSees) seen.add(raw[i]);
+      }
     } else {
       const std::uint32_t end = min(behind, (row.vectors + kOfWord - 1) / kOfWord * kOfWord);  // a whole word
       std::uint32_t vector = first + threadIdx.x;
@@ -121,17 +123,29 @@ __device__ __forceinline__ void mark_vectors(const whole_row<Stored>& row, const
         const uint4 raw = load_shared<uint4>(from + i * (kThreads * 16));
         const std::uint32_t found = marks_of_vector<Stored, Negated>(raw, filter.of(vector));
         store_shared_byte(to + i * kThreads, vector < row.vectors ? found : 0);
+        if constexpr (Seen::kSees)
+          if (vector < row.vectors) seen.add(raw);
       }
     }
   }
   __syncthreads();
 }
 
+/// Gives a piece of so many columns its first vector in the place of those that are not there, up to a whole word of
+/// marks. All lanes come.
+template <class Stored>
+__device__ __forceinline__ void fill_word(std::uint32_t piece, std::uint32_t columns, std::uint32_t lane) {
+  const std::uint32_t missing = (kPlacesOfWord - columns % kPlacesOfWord) % kPlacesOfWord / kPerVector<Stored>;
+  if (lane < missing)
+    store_shared(piece + columns * static_cast<std::uint32_t>(sizeof(Stored)) + lane * 16, load_shared<uint4>(piece));
+  __syncwarp();
+}
+
 /// The same, a word of marks at a time: each thread writes the words that it reads later.
-template <class Stored, bool Negated>
+template <class Stored, bool Negated, class Seen>
 __device__ __forceinline__ void mark_pieces(const whole_row<Stored>& row, const resident_row<Stored>& values,
                                             const row_filter<Stored>& filter, std::uint32_t marks,
-                                            const block_sums& sums) {
+                                            const block_sums& sums, Seen& seen) {
   const piece_marker<Stored, Negated> marker(sums.lane());
   std::uint32_t first = sums.warp() * kPiece<Stored>;
   std::uint32_t piece = values.address(first * kPerVector<Stored>);
@@ -140,9 +154,10 @@ __device__ __forceinline__ void mark_pieces(const whole_row<Stored>& row, const 
   for (; first < row.vectors; first += kWarps * kPiece<Stored>) {
     values.await(first);
     const std::uint32_t left = (row.vectors - first) * kPerVector<Stored>;  // columns
+    if constexpr (Seen::kSees)
+      if (left < kPiece<Stored> * kPerVector<Stored>) fill_word<Stored>(piece, left, sums.lane());
     std::uint32_t found = 0;
     if (left > sums.lane() * kValues) {  // so that no word is read that holds no column
-      sees_nothing seen;
       found = marks_of_piece(marker, piece, first, sums.lane(), filter, seen);
       const std::uint32_t there = left - sums.lane() * kValues;
       if (there < kValues) found &= (1u << there) - 1;
@@ -153,14 +168,14 @@ __device__ __forceinline__ void mark_pieces(const whole_row<Stored>& row, const 
   }
 }
 
-template <class Stored, bool Negated>
+template <class Stored, bool Negated, class Seen>
 __device__ __forceinline__ void mark_row(const whole_row<Stored>& row, const resident_row<Stored>& values,
-                                         const row_filter<Stored>& filter, std::uint32_t marks,
-                                         const block_sums& sums) {
+                                         const row_filter<Stored>& filter, std::uint32_t marks, const block_sums& sums,
+                                         Seen& seen) {
   if constexpr (sizeof(Stored) == 4)
-    mark_pieces<Stored, Negated>(row, values, filter, marks, sums);
+    mark_pieces<Stored, Negated>(row, values, filter, marks, sums, seen);
   else
-    mark_vectors<Stored, Negated>(row, values, filter, marks);
+    mark_vectors<Stored, Negated>(row, values, filter, marks, seen);
 }
 
 /// How many of the few columns beside a row's vectors reach the filter. All lanes of all warps come.
