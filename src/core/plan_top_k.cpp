@@ -220,6 +220,15 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::cluster_rows,
      .reason = "few long rows, k within 112: a cluster of blocks reads a row and lists what its k best surely reach"},
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kFilterRowsMaxCols,
+     .max_rows = std::numeric_limits<std::int32_t>::max() / kMostClusterBlocks,
+     .below_rows = kClusterRowsBelowRows,
+     .max_k = kClusterRowsMaxK,
+     .only_stopped = true,
+     .algorithm = top_k_algorithm::cluster_rows,
+     .reason = "an early stop of few long rows, k within 112: a cluster of blocks reads a row, and its border and "
+               "extremes tell the path"},
     // 16 x 128,256 fp32, k 50: 0.016 ms, filter_rows 0.025; 64 rows: 0.030 and 0.027.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kStreamRowsMaxCols,
@@ -252,9 +261,7 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_stopped = true,
      .only_by_column = true,
      .algorithm = top_k_algorithm::resident_rows,
-     .reason =
-         "an early stop of long rows, two of which fit a multiprocessor: a block marks what may be selected while "
-         "its row comes"},
+     .reason = "an early stop of long rows, two of which fit a multiprocessor: a block marks a row while it comes"},
     // 2000 x 20,000, k 50, four and eight steps and eps 1e-4: 0.082, 0.072 and 0.077 ms, block_rows 0.075, 0.091 and
     // 0.097; 2048 x 32,000, k 64, four steps and the eps: 0.097 and 0.094, block_rows 0.125 and 0.162.
     {.min_cols = kFilterRowsMinCols,
@@ -365,6 +372,8 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
              "be among the best\n";
     case top_k_algorithm::stop_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
+    case top_k_algorithm::cluster_rows:
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes as long, or somewhat less\n";
     case top_k_algorithm::resident_rows:
     case top_k_algorithm::filter_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less, "

@@ -247,7 +247,9 @@ class cuda_backend final : public core::backend {
         launch_stopped_filter_rows(native(stream), by_column(request), multiprocessors);
         if (request.options.sorted) launch_sort_rows(native(stream), request);
         return;
-      case core::top_k_algorithm::cluster_rows: return launch_cluster_rows(native(stream), request, multiprocessors);
+      case core::top_k_algorithm::cluster_rows:
+        if (!stops_early(request)) return launch_cluster_rows(native(stream), request, multiprocessors);
+        return launch_stopped_cluster_rows(native(stream), request, multiprocessors);
       case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);
       default:
         if (core::follows_exact_search(core::shape_of(request))) {

@@ -137,6 +137,40 @@ TEST_P(TopKManyStopsOfMode, OfResidentRows) {
   }
 }
 
+/// Early stops of few long rows, by clusters of every size: a path's end that the list reaches, and one for which the
+/// row's first columns are looked at once more; few columns that reach it, and many.
+TEST_P(TopKManyStopsOfMode, OfClusters) {
+  constexpr many_rows kShapes[] = {{1, 128'256, 50},
+                                   {66, 17'001, 50},
+                                   {5, 40'000, 112, true},
+                                   {3, 17'003, 1},
+                                   {9, 50'001, 50, true, "borders"},
+                                   {1, 200'000, 112},
+                                   {33, 16'385, 100, false, "lengths"},
+                                   {17, 33'000, 2},
+                                   {40, 20'000, 90, true, "begins"},
+                                   {4, 128'000, 20},
+                                   {64, 50'000, 64}};
+  constexpr std::uint64_t kShapesEach = 3;
+  constexpr std::uint64_t kTurnsEach = 37;  // a mode's, and a prime: all that goes by turns meets
+  constexpr std::string_view kWritten[] = {"values+i32", "i64", "values", "values+i64", "i32"};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = GetParam() * kTurnsEach;
+  for (const std::string_view distribution : row_distributions()) {
+    for (std::uint64_t i = 0; i < kShapesEach; ++i, ++turn) {
+      const many_rows& of = kShapes[turn % std::size(kShapes)];
+      top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
+      what.sorted = of.sorted;
+      what.mode = kModes[GetParam()].name;
+      what.outputs = kWritten[turn / 3 % std::size(kWritten)];
+      what.row_gap = turn % 5 == 0 ? 3 : 0;
+      what.ragged = of.ragged;
+      expect_equal_by("cluster_rows", *gpu, what);
+    }
+  }
+}
+
 /// Early stops of rows longer than a block holds: streamed, or behind another kernel's exact search, of one block for
 /// each row, and of several; and from the border's digits.
 TEST_P(TopKManyStopsOfMode, OfLongRows) {

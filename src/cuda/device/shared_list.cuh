@@ -136,7 +136,24 @@ struct list_cut {
   std::uint32_t above = ~0u;
   std::uint32_t sure = 0;
   std::uint32_t shift = 32;
+
+  /// Whether none of the shares' keys whose values reach `key` was left out; if not, none is known to be.
+  __device__ __forceinline__ bool holds(std::uint32_t key) const {
+    return shift < 32 && key > above - min(above, 1u << shift);
+  }
 };
+
+/// Calls f with the keys of the first block's shares, each in one thread. The first block comes.
+template <int Threads, class F>
+__device__ __forceinline__ void for_each_in_shares(const cluster_place& place, const share_scratch<Threads>& scratch,
+                                                   F f) {
+  const std::uint32_t warp_shift = std::bit_width(scratch.kWarps) - 1 - shift_of(place.blocks);
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const std::uint32_t from = warp >> warp_shift;
+  const std::uint32_t first = (warp & ((1u << warp_shift) - 1)) * kWarp + threadIdx.x % kWarp;
+  const std::uint32_t count = scratch.listed[from];
+  for (std::uint32_t i = first; i < count; i += kWarp << warp_shift) f(place.own[from * place.share() + i]);
+}
 
 /// Of the keys that the blocks have put into their shares of the first block's own list, lists those of the `wanted`
 /// best and a few more; no more than `Few` as they are. The first block comes; its counts are empty.

@@ -21,14 +21,6 @@ constexpr int kBins = 1024;
 constexpr int kBinBits = 10;
 constexpr int kOrderBins = 4 * kThreads;
 
-/// A stored value as a number, in the order of its keys: a key without the bits that all values of the type share.
-template <class Stored>
-__device__ __forceinline__ std::uint32_t number_of(Stored value, bool negated) {
-  return key_of_value(value, negated) >> kSharedBits<Stored>;
-}
-template <class Stored>
-constexpr std::uint32_t kInfinityNumber = kInfinityKey >> kSharedBits<Stored>;  // the best
-
 /// A value's bits, and what they stand for.
 template <class Stored>
 __device__ __forceinline__ std::uint32_t bits_of(Stored value) {

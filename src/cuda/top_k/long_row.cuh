@@ -43,6 +43,14 @@ constexpr std::uint32_t kSharedBits = sizeof(Stored) == 4               ? 0
                                       : std::is_same_v<Stored, float16> ? 13
                                                                         : 16;
 
+/// A stored value as a number, in the order of its keys: a key without the bits that all values of the type share.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t number_of(Stored value, bool negated) {
+  return key_of_value(value, negated) >> kSharedBits<Stored>;
+}
+template <class Stored>
+constexpr std::uint32_t kInfinityNumber = kInfinityKey >> kSharedBits<Stored>;  // the best
+
 /// The signs of a word of stored values.
 template <class Stored>
 inline constexpr std::uint32_t kSigns = sizeof(Stored) == 4 ? core::kSignBit : 0x80008000u;

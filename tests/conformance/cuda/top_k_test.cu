@@ -111,6 +111,8 @@ TEST(TopKCudaGraph, ReplayedWithOtherData) {
       {"cluster_rows", {.rows = 64, .cols = 128'256, .k = 50, .outputs = "values+i32", .seed = packed(30)}},
       {"cluster_rows", {.type = kBf16, .rows = 1, .cols = 128'256, .k = 50, .sorted = true, .seed = packed(31)}},
       {"cluster_rows", {.rows = 1, .cols = 128'256, .k = 50, .distribution = "ties_90", .seed = 32}},
+      {"cluster_rows", {.rows = 64, .cols = 128'256, .k = 50, .mode = "max_iter_4", .seed = packed(41)}},
+      {"cluster_rows", {.type = kBf16, .rows = 16, .cols = 50'001, .k = 50, .sorted = true, .mode = "eps_1e-4"}},
       {"radix_rows", {.type = kBf16, .rows = 100, .cols = 20'000, .k = 500, .mode = "max_iter_4", .seed = 33}},
       {"radix_rows", {.rows = 2, .cols = 300'000, .k = 5000, .sorted = true, .seed = 7}},
       {"radix_rows", {.rows = 3, .cols = 100'000, .k = 3000, .outputs = "mask", .ragged = "lengths", .seed = 8}},
