@@ -85,29 +85,44 @@ struct told_shares {
   bool fit;
 };
 
+/// What a block tells the first one beside: nothing. Of others, note() is called by all threads, joined() by those of
+/// the first warp, and one of them tells what they have joined, in so many bytes that arrive on the shares' barrier.
+struct tells_no_more {
+  static constexpr std::uint32_t kBytes = 0;
+  __device__ __forceinline__ void note() const {}
+  __device__ __forceinline__ std::uint32_t joined() const { return 0; }
+  __device__ __forceinline__ void tell(std::uint32_t /*joined*/) const {}
+};
+
 /// Tells the blocks this one's count and best key. All threads of the cluster come, for the `time`-th time; the list is
 /// complete after it.
-template <int Threads>
+template <int Threads, class More = tells_no_more>
 __device__ __forceinline__ told_shares tell_shares(std::uint32_t best, const cluster_place& place,
-                                                   share_scratch<Threads>& scratch, std::uint32_t time = 0) {
+                                                   share_scratch<Threads>& scratch, std::uint32_t time = 0,
+                                                   const More& more = {}) {
   const std::uint32_t lane = threadIdx.x % kWarp;
   scratch.bins[threadIdx.x] = 0;
   best = __reduce_max_sync(kFullWarp, best);
   if (lane == 0) scratch.warp_counts[threadIdx.x / kWarp] = best;
+  more.note();
   __syncthreads();
   if (threadIdx.x < kWarp) {
     const std::uint32_t all = __reduce_max_sync(kFullWarp, lane < scratch.kWarps ? scratch.warp_counts[lane] : 0);
     const std::uint32_t listed = scratch.refused ? ~0u : scratch.appended;
+    const std::uint32_t joined = more.joined();
     if (place.blocks == 1) {
       if (lane == 0) {
         scratch.best[0] = all;
         scratch.listed[0] = listed;
+        more.tell(joined);
       }
     } else if (lane < place.blocks) {
       const std::uint32_t keys = lane == 0 ? min(scratch.appended, place.share()) : 0;
-      expect_in_block(&scratch.told, lane, keys * sizeof(std::uint64_t) + 2 * sizeof(std::uint32_t));
+      expect_in_block(&scratch.told, lane,
+                      keys * sizeof(std::uint64_t) + 2 * sizeof(std::uint32_t) + (lane == 0 ? More::kBytes : 0));
       send_to_block(scratch.best + place.rank, lane, all, &scratch.told);
       send_to_block(scratch.listed + place.rank, lane, listed, &scratch.told);
+      if (lane == 0) more.tell(joined);
     }
   }
   if (place.blocks == 1)

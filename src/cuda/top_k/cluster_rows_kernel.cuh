@@ -43,7 +43,9 @@ constexpr std::uint32_t kFirst = 8;    // rounds of vectors that are looked at f
 constexpr std::uint32_t kBatch = 4;    // those behind them come in batches,
 constexpr std::uint32_t kBatches = 5;  // as many at a time as shared memory holds
 constexpr std::uint32_t kSampled = 8;  // so many more are looked at first if there are no others
-constexpr int kFewSteps = 6;           // of a bisection that may end lower than the cut
+constexpr int kFewestSteps = 3;        // of a bisection: up to so many may end where many columns reach,
+constexpr int kFewSteps = 6;           // and up to so many somewhat below what the best of the groups reach
+constexpr float kDeepList = 512;       // columns that reach a cut for these
 
 struct alignas(16) cluster_scratch {
   uint4 vectors[kKept];
@@ -64,13 +66,13 @@ struct stopped_request : core::top_k_request {
   early_stop stop;
 };
 struct stopped_scratch : cluster_scratch {
-  std::uint64_t told;                // the blocks' worst keys, to the first block
-  std::uint32_t worst[kMostBlocks];  // of the row's values that each block has seen
+  std::uint32_t worst[kMostBlocks];  // keys: of the row's values that each block has seen, in the first block
   std::uint32_t warps_worst[kThreads / kWarp];
   std::uint32_t totals[kThreads / kWarp];
   std::uint64_t border;    // the last of the best keys
   std::uint32_t best;      // key of the row's best value
-  std::uint32_t reaching;  // keys of the shares
+  std::uint32_t reaching;  // keys of the shares,
+  std::uint32_t early;     // and the first ones of them, by column
   std::uint32_t above;
 };
 template <class Request>
@@ -210,35 +212,56 @@ __device__ __forceinline__ void write_best(const top_k_options& options, const r
   for (std::uint32_t i = n + threadIdx.x; i < k; i += kThreads) write.pad(i);
 }
 
-/// By one thread, before the blocks are told that this one has begun.
-__device__ __forceinline__ void init_stop(std::uint32_t blocks, stopped_scratch& scratch) {
-  if (blocks > 1) barrier_init(&scratch.told, blocks);
-  scratch.reaching = 0;
-  scratch.above = 0;
-}
+/// Tells the first block the worst key that a block has seen.
+struct tells_worst {
+  static constexpr std::uint32_t kBytes = sizeof(std::uint32_t);
+  std::uint32_t of_thread;
+  const cluster_place& place;
+  stopped_scratch& scratch;
 
-/// Tells the first block the row's worst key, in two steps: of the warps, and after a barrier, of the block. It has
-/// them when all have arrived, and another barrier has been passed.
-__device__ __forceinline__ void note_worst(std::uint32_t worst, stopped_scratch& scratch) {
-  worst = __reduce_min_sync(kFullWarp, worst);
-  if (threadIdx.x % kWarp == 0) scratch.warps_worst[threadIdx.x / kWarp] = worst;
-}
-__device__ __forceinline__ void tell_worst(const cluster_place& place, stopped_scratch& scratch) {
-  if (threadIdx.x >= kWarp) return;
-  const std::uint32_t lane = threadIdx.x;
-  const std::uint32_t worst = __reduce_min_sync(kFullWarp, scratch.warps_worst[lane % (kThreads / kWarp)]);
-  if (lane != 0) return;
-  if (place.blocks == 1) {
-    scratch.worst[0] = worst;
-  } else {
-    expect_in_block(&scratch.told, 0, sizeof worst);
-    send_to_block(scratch.worst + place.rank, 0, worst, &scratch.told);
+  __device__ __forceinline__ void note() const {
+    const std::uint32_t worst = __reduce_min_sync(kFullWarp, of_thread);
+    if (threadIdx.x % kWarp == 0) scratch.warps_worst[threadIdx.x / kWarp] = worst;
   }
+  __device__ __forceinline__ std::uint32_t joined() const {
+    return __reduce_min_sync(kFullWarp, scratch.warps_worst[threadIdx.x % (kThreads / kWarp)]);
+  }
+  __device__ __forceinline__ void tell(std::uint32_t worst) const {
+    if (place.blocks == 1)
+      scratch.worst[0] = worst;
+    else
+      send_to_block(scratch.worst + place.rank, 0, worst, &scratch.shares.told);
+  }
+};
+/// The row's worst key. By whole warps of the first block.
+__device__ __forceinline__ std::uint32_t told_worst(const cluster_place& place, const stopped_scratch& scratch) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  return __reduce_min_sync(kFullWarp, lane < place.blocks ? scratch.worst[lane] : ~0u);
 }
 
-/// Whether an early stop may well end lower than the cut, so that the row's first columns are looked at once more.
+/// Whether so few steps may well end where many columns reach, so that the row's first ones are asked for ahead.
 __device__ __forceinline__ bool may_read_front(const early_stop& stop) {
-  return stop.by_count && stop.max_iter <= kFewSteps;
+  return stop.by_count && stop.max_iter <= kFewestSteps;
+}
+
+/// A cut that the `wanted` best reach, and where few steps often end somewhat below what the best of the groups reach,
+/// about kDeepList columns. @param rounds of vectors that a block has.
+__device__ __forceinline__ std::uint32_t deep_cut(const early_stop& stop, std::uint32_t wanted, std::uint32_t rounds,
+                                                  const row_groups<kThreads>& groups) {
+  std::uint32_t reaching = wanted;  // groups
+  if (stop.by_count && stop.max_iter >= kFewestSteps && stop.max_iter <= kFewSteps) {
+    const float looked_at =
+        rounds <= kFirst + kSampled ? 1.0f : static_cast<float>(kFirst) / static_cast<float>(rounds);
+    constexpr float kLog2E = 1.442695f;
+    const float without = exp2f(-kLog2E * kDeepList / kGroups * looked_at);  // the share of groups that have none
+    reaching = max(wanted, static_cast<std::uint32_t>((1.0f - without) * (kGroups - 1)));
+  }
+#pragma unroll 1
+  for (;;) {
+    const std::uint32_t cut = cut_of_groups(reaching, groups);
+    if (cut > kMinusInfinityKey || reaching == wanted) return cut;
+    reaching = wanted;  // so many groups have no number
+  }
 }
 
 /// What is chosen of a row: the first of the keys from `high` on, and if those are fewer than wanted, the first of
@@ -264,85 +287,125 @@ __device__ __forceinline__ key_range range_of_stop(const early_stop& stop, std::
   return {from(range.low), range.none_above() ? ~core::kNoRow : from(range.high), k};
 }
 
-/// Writes what an early stop selects. @param cut all columns that reach it are in the shares. @param how the list was
-/// cut from these. The first block comes, after a barrier.
-template <class Stored, bool Negated>
-__device__ __forceinline__ void write_stopped(const stopped_request& request, const row_writer<Stored>& write,
-                                              std::uint32_t columns, const cluster_place& place, std::uint32_t cut,
-                                              const list_cut& how, row_front<Stored, kThreads>& front,
-                                              stopped_scratch& scratch) {
-  const auto k = static_cast<std::uint32_t>(request.options.k);
-  const std::uint32_t n = scratch.listed;
-  key_range range{0, 0, n};  // all of a row that has no more
-  if (columns > k) {
-    for_each_slot(
-        n, is_better, [&](std::uint32_t i) { return scratch.list[i]; },
-        [&](std::uint32_t rank, std::uint64_t key) {
-          if (rank == 0) scratch.best = core::key_of(key);
-          if (rank == k - 1) scratch.border = key;
-        });
-    if (place.blocks > 1) barrier_wait(&scratch.told, 0);
-    __syncthreads();
-    const std::uint32_t lane = threadIdx.x % kWarp;
-    const std::uint32_t worst = __reduce_min_sync(kFullWarp, lane < place.blocks ? scratch.worst[lane] : ~0u);
-    range = range_of_stop<Stored>(request.stop, worst, scratch.best, scratch.border, k);
-  }
-  // The list has the best, and more where it was cut; the shares have all that reach the cut.
+/// Finds the keys that a stop chooses among, be they more than the list has: `keys`, m of them. @param cut all columns
+/// that reach it are in the shares. @param how the list was cut from these. @returns whether all that reach the range
+/// are there. The first block comes, after a barrier; it leaves through one.
+template <class Stored>
+__device__ __forceinline__ bool gather_keys(const key_range& range, const whole_row<Stored>& row,
+                                            const cluster_place& place, std::uint32_t cut, const list_cut& how,
+                                            const std::uint64_t*& keys, std::uint32_t& m, std::uint32_t& above,
+                                            stopped_scratch& scratch) {
+  constexpr std::uint32_t kEarly = 2;  // so many times as many as are wanted are looked at of those that are early
+  const std::uint32_t n = m;
   const std::uint32_t low = core::key_of(range.low);
   const bool is_exact = range.low == range.high;
-  const bool gathers = !is_exact && !how.holds(low);
   const bool is_listed = is_exact || low >= cut;
+  const bool gathers = is_listed && !is_exact && !how.holds(low);
   auto* const gathered = reinterpret_cast<std::uint64_t*>(scratch.vectors);
   static_assert(sizeof scratch.vectors >= kThreads * sizeof(std::uint64_t));
-  if (gathers && is_listed) {
+  if (gathers) {
     for_each_in_shares(place, scratch.shares, [&](std::uint64_t key) {
       if (key < range.low) return;
       const std::uint32_t to = atomicAdd(&scratch.reaching, 1u);
       if (to < kThreads) gathered[to] = key;
     });
   }
-  const auto above =
-      static_cast<std::uint32_t>(__syncthreads_count(threadIdx.x < n && scratch.list[threadIdx.x] >= range.high));
-  const std::uint32_t ties = range.wanted - min(above, range.wanted);
-  const std::uint64_t* keys = gathers ? gathered : scratch.list;
-  const std::uint32_t m = gathers ? scratch.reaching : n;
-  bool in_order = !request.options.sorted;
-  if (is_listed && m <= kThreads) {
-    const auto left_by_kind = [&](std::uint64_t other, std::uint64_t mine) {
-      return is_left(other, mine) * (other >= range.high ? kSure : other >= range.low ? 1 : 0);
-    };
-    for_each_slot(
-        m, left_by_kind, [&](std::uint32_t i) { return keys[i]; },
-        [&](std::uint32_t left, std::uint64_t key) {
-          const std::uint32_t tied = left % kSure;
-          if (key >= range.high || (key >= range.low && tied < ties)) scratch.own[left / kSure + min(tied, ties)] = key;
-        });
-  } else {
-    if (!may_read_front(request.stop)) front.ask();
-    if (threadIdx.x < n && scratch.list[threadIdx.x] >= range.high)
-      scratch.own[atomicAdd(&scratch.above, 1u)] = scratch.list[threadIdx.x];
-    const auto keep = [&](std::uint32_t at, Stored value, std::uint32_t column) {
-      scratch.own[above + at] = core::row_key(key_of_value(value, Negated), column);
-    };
-    const float from = value_of_number<Stored>(low >> kSharedBits<Stored>);
-    const bool has_end = range.high != ~core::kNoRow;
-    const float end = has_end ? value_of_number<Stored>(core::key_of(range.high) >> kSharedBits<Stored>) : INFINITY;
-    front.find(
-        Negated, ties, scratch.totals, [&](float x) { return x >= from && x < end; }, keep);
-    in_order = in_order && above == 0;
-  }
+  above = static_cast<std::uint32_t>(__syncthreads_count(threadIdx.x < n && scratch.list[threadIdx.x] >= range.high));
+  if (!gathers) return is_listed;
+  keys = gathered;
+  m = scratch.reaching;
+  if (m > kThreads) return false;
+  if (above > 0 || m <= 2 * kEarly * range.wanted) return true;
+  const float share = static_cast<float>(kEarly * range.wanted) / static_cast<float>(m);
+  const auto end = static_cast<std::uint32_t>(static_cast<float>(row.columns) * share);
+  if (threadIdx.x < m && core::position_of(gathered[threadIdx.x]) - row.first_column < end)
+    scratch.list[atomicAdd(&scratch.early, 1u)] = gathered[threadIdx.x];
   __syncthreads();
+  if (scratch.early < range.wanted) return true;
+  keys = scratch.list;
+  m = scratch.early;
+  return true;
+}
+
+/// Finds the columns that reach a range from the row's first one on, and puts those chosen into the block's own list.
+/// @param n keys are listed, those above the range among them. The first block comes, after a barrier; one must follow.
+template <class Stored, bool Negated>
+__device__ __forceinline__ void choose_from_front(const key_range& range, std::uint32_t n, std::uint32_t above,
+                                                  row_front<Stored, kThreads>& front, stopped_scratch& scratch) {
+  constexpr std::uint32_t kShared = kSharedBits<Stored>;
+  if (threadIdx.x < n && scratch.list[threadIdx.x] >= range.high)
+    scratch.own[atomicAdd(&scratch.above, 1u)] = scratch.list[threadIdx.x];
+  const float from = value_of_number<Stored>(core::key_of(range.low) >> kShared);
+  const bool has_end = range.high != ~core::kNoRow;
+  const float end = has_end ? value_of_number<Stored>(core::key_of(range.high) >> kShared) : INFINITY;
+  const auto keep = [&](std::uint32_t at, Stored value, std::uint32_t column) {
+    scratch.own[above + at] = core::row_key(key_of_value(value, Negated), column);
+  };
+  front.find(
+      Negated, range.wanted - above, scratch.totals, [&](float x) { return x >= from && x < end; }, keep);
+}
+
+/// Writes what an early stop selects, in steps that share their instructions, which come from memory for every row:
+/// ranks the list's keys, which tells the border; then chooses by column, and if sorted, ranks those chosen. @param cut
+/// and how as above. The first block comes, after a barrier.
+template <class Stored, bool Negated>
+__device__ __forceinline__ void write_stopped(const stopped_request& request, const row_writer<Stored>& write,
+                                              const whole_row<Stored>& row, const cluster_place& place,
+                                              std::uint32_t cut, const list_cut& how,
+                                              row_front<Stored, kThreads>& front, stopped_scratch& scratch) {
+  enum step : std::uint32_t { ranks, chooses, orders };
+  constexpr std::uint64_t kByColumn = ~0u;
+  const auto k = static_cast<std::uint32_t>(request.options.k);
+  const std::uint32_t n = scratch.listed;
+  const std::uint64_t* keys = scratch.list;
   const std::uint64_t* chosen = scratch.own;
-  if (!in_order) {
-    const std::uint64_t compared = request.options.sorted ? ~core::kNoRow : ~0u;
-    const auto is_before = [&](std::uint64_t other, std::uint64_t mine) {
-      return is_better(other & compared, mine & compared);
+  std::uint32_t m = n;
+  std::uint64_t compared = row.columns > k ? ~core::kNoRow : kByColumn;
+  key_range range{0, 0, n};  // all, and of a row that has no more than k all are chosen
+  std::uint32_t ties = 0;
+#pragma unroll 1
+  for (std::uint32_t step = row.columns > k ? ranks : chooses;; step++) {
+    const auto before = [&](std::uint64_t other, std::uint64_t mine) {
+      return is_better(other & compared, mine & compared) * (other >= range.high ? kSure : other >= range.low ? 1 : 0);
     };
     for_each_slot(
-        range.wanted, is_before, [&](std::uint32_t i) { return scratch.own[i]; },
-        [&](std::uint32_t at, std::uint64_t key) { scratch.list[at] = key; });
+        m, before, [&](std::uint32_t i) { return keys[i]; },
+        [&](std::uint32_t sum, std::uint64_t key) {
+          const std::uint32_t tied = sum % kSure;
+          const std::uint32_t at = sum / kSure + min(tied, ties);
+          if (step == ranks) {
+            if (at == 0) scratch.best = core::key_of(key);
+            if (at == k - 1) scratch.border = key;
+          } else if (step == orders) {
+            scratch.list[at] = key;
+          } else if (key >= range.high || (key >= range.low && tied < ties)) {
+            scratch.own[at] = key;
+          }
+        });
     __syncthreads();
-    chosen = scratch.list;
+    if (step == orders) {
+      chosen = scratch.list;
+      break;
+    }
+    if (step == ranks) {
+      std::uint32_t above = 0;
+      compared = kByColumn;
+      range = range_of_stop<Stored>(request.stop, told_worst(place, scratch), scratch.best, scratch.border, k);
+      const bool are_there = gather_keys(range, row, place, cut, how, keys, m, above, scratch);
+      ties = range.wanted - min(above, range.wanted);
+      if (are_there) continue;
+      if (!may_read_front(request.stop)) front.ask();
+      choose_from_front<Stored, Negated>(range, n, above, front, scratch);
+      __syncthreads();
+      step = chooses;
+      if (!request.options.sorted && above == 0) break;
+    } else if (!request.options.sorted) {
+      break;
+    }
+    if (request.options.sorted) compared = ~core::kNoRow;
+    keys = scratch.own;
+    m = range.wanted;
+    range.low = range.high = 0;
   }
   if (threadIdx.x < range.wanted) write(threadIdx.x, chosen[threadIdx.x]);
   for (std::uint32_t i = range.wanted + threadIdx.x; i < k; i += kThreads) write.pad(i);
@@ -417,7 +480,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_rows_kernel(const __grid_
     init_shares(place.blocks, scratch.shares);
     scratch.kept = 0;
     scratch.listed = 0;
-    if constexpr (kStops<Request>) init_stop(place.blocks, scratch);
+    if constexpr (kStops<Request>) scratch.reaching = scratch.early = scratch.above = 0;
     cluster_barriers_ready();
   }
   cluster_arrive_begun();
@@ -451,7 +514,11 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_rows_kernel(const __grid_
   }
   cluster_wait();  // all blocks have begun
   share_groups(place.blocks, place.rank, core::ascending_key(most), scratch.groups);
-  const std::uint32_t cut = cut_of_groups(wanted, scratch.groups);
+  std::uint32_t cut = 0;
+  if constexpr (kStops<Request>)
+    cut = deep_cut(request.stop, wanted, row.vectors / kThreads >> shift_of(place.blocks), scratch.groups);
+  else
+    cut = cut_of_groups(wanted, scratch.groups);
 
   const float least = core::from_ascending_key(cut);
   const auto keep = [&](float best, std::uint32_t round, auto read) {
@@ -510,14 +577,16 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_rows_kernel(const __grid_
   }
   async_wait<0>();
   [[maybe_unused]] row_front<Stored, kThreads> front(row, reinterpret_cast<uint4*>(&scratch + 1));
-  if constexpr (kStops<Request>) {
-    if (place.rank == 0 && may_read_front(request.stop)) front.ask();
-    if (!lists) piece.for_each_in_place([&](uint4 raw, std::uint32_t /*column*/) { seen.add(raw); });
-    note_worst(piece.has_edge ? min(seen.key(), key_of_wide(edge)) : seen.key(), scratch);
-  }
   const row_writer<Stored> write(request, index, row);
-  told_shares told = tell_shares(core::ascending_key(most), place, scratch.shares);
-  if constexpr (kStops<Request>) tell_worst(place, scratch);
+  told_shares told;
+  if constexpr (kStops<Request>) {
+    if (!lists) piece.for_each_in_place([&](uint4 raw, std::uint32_t /*column*/) { seen.add(raw); });
+    const std::uint32_t worst = piece.has_edge ? min(seen.key(), key_of_wide(edge)) : seen.key();
+    told = tell_shares(core::ascending_key(most), place, scratch.shares, 0, tells_worst{worst, place, scratch});
+    if (place.rank == 0 && may_read_front(request.stop)) front.ask();
+  } else {
+    told = tell_shares(core::ascending_key(most), place, scratch.shares);
+  }
   lists = lists && told.fit;
   if (!lists) {
     const std::uint32_t last = ~(row.first_column + row.columns - 1);
@@ -532,7 +601,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_rows_kernel(const __grid_
   const list_cut how = list_from_shares<kFew>(wanted, lists ? told.best : ~0u, lists ? cut : 0, place, scratch.list,
                                               scratch.listed, scratch.shares);
   if constexpr (kStops<Request>)
-    write_stopped<Stored, Negated>(request, write, row.columns, place, lists ? cut : ~0u, how, front, scratch);
+    write_stopped<Stored, Negated>(request, write, row, place, lists ? cut : ~0u, how, front, scratch);
   else
     write_best<Stored>(request.options, write, scratch.listed, how, scratch);
 }
