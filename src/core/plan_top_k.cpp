@@ -376,12 +376,11 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
     case top_k_algorithm::cluster_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes nine tenths of the time or "
-             "less; of few steps half, whose rows are looked at again for what no list holds
-             ";
-          case top_k_algorithm::resident_rows : case top_k_algorithm::filter_rows
-          : return "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps "
-                   "less, "
-                   "whose rows are read again for what no list holds\n";
+             "less; of few steps half, whose rows are looked at again for what no list holds\n";
+    case top_k_algorithm::resident_rows:
+    case top_k_algorithm::filter_rows:
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less, "
+             "whose rows are read again for what no list holds\n";
     default:
       return "early stop: gains nothing: it follows the bisection from the exact border, two or three passes more\n";
   }
