@@ -250,7 +250,9 @@ class cuda_backend final : public core::backend {
       case core::top_k_algorithm::cluster_rows:
         if (!stops_early(request)) return launch_cluster_rows(native(stream), request, multiprocessors);
         return launch_stopped_cluster_rows(native(stream), request, multiprocessors);
-      case core::top_k_algorithm::stream_rows: return launch_stream_rows(native(stream), request, multiprocessors);
+      case core::top_k_algorithm::stream_rows:
+        if (!stops_early(request)) return launch_stream_rows(native(stream), request, multiprocessors);
+        return launch_stopped_stream_rows(native(stream), request, multiprocessors);
       default:
         if (core::follows_exact_search(core::shape_of(request))) {
           top_k(stream, exact_of(request));

@@ -205,6 +205,63 @@ TEST_P(TopKManyStopsOfMode, OfLongRows) {
   }
 }
 
+/// Early stops of rows that blocks share, by teams of two blocks and of all: a path's end that the list reaches, and
+/// one for which pieces of the row are read once more.
+TEST_P(TopKManyStopsOfMode, OfSharedRows) {
+  constexpr many_rows kShapes[] = {{1, 300'001, 100},
+                                   {2, 90'001, 1},
+                                   {7, 250'003, 500, true},
+                                   {40, 30'000, 64},
+                                   {1, 2'000'000, 512},
+                                   {140, 9'345, 400},
+                                   {3, 250'001, 128, false, "borders"},
+                                   {270, 5'000, 50},
+                                   {1, 1'000'001, 300},
+                                   {12, 110'000, 512, true, "lengths"},
+                                   {5, 3'000, 512, false, "begins"}};
+  constexpr std::string_view kWritten[] = {"values+i32", "i64", "values", "i32"};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  constexpr std::uint64_t kTurnsEach = 53;  // a mode's, and a prime: all that goes by turns meets
+  std::uint64_t turn = GetParam() * kTurnsEach;
+  std::vector<std::string_view> distributions = row_distributions();
+  distributions.insert(distributions.end(), {"near_midpoints", "apart_by_eps"});
+  for (const std::string_view distribution : distributions) {
+    for (int i = 0; i < 2; ++i, ++turn) {
+      const many_rows& of = kShapes[turn % std::size(kShapes)];
+      top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
+      what.sorted = of.sorted;
+      what.mode = kModes[GetParam()].name;
+      what.outputs = kWritten[turn / 2 % std::size(kWritten)];
+      what.row_gap = turn % 5 == 0 ? 3 : 0;
+      what.ragged = of.ragged;
+      expect_equal_by("stream_rows", *gpu, what);
+    }
+  }
+}
+
+/// An early stop of a row so long that all of the GPU shares it by larger blocks.
+TEST(TopKLongStops, OfARowThatLargerBlocksShare) {
+  struct stopped {
+    std::string_view mode;
+    std::string_view distribution;
+    std::int64_t k;
+  };
+  constexpr std::int64_t kLongRow = 1 << 25;
+  constexpr stopped kStopped[] = {{"max_iter_4", "normal", 100},    {"eps_1e-4", "normal", 512},
+                                  {"max_iter_3", "ascending", 400}, {"eps_1e-2", "normal", 1},
+                                  {"max_iter_8", "ties_90", 50},    {"eps_0.5", "ascending", 300},
+                                  {"max_iter_7", "normal", 500},    {"max_iter_64", "descending", 100}};
+  const std::optional<device> gpu = first_device("cuda");
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  std::uint64_t turn = 0;
+  for (const stopped& of : kStopped) {
+    top_k_case what = case_of_turn(turn++, 1, kLongRow + 11, of.k, of.distribution);
+    what.mode = of.mode;
+    expect_equal_by("stream_rows", *gpu, what);
+  }
+}
+
 /// Values that a bisection's midpoints equal, or miss by a last bit, and values whose gaps are as wide as an eps: in
 /// most shapes of the kernels of short rows.
 TEST_P(TopKManyStopsOfMode, OfValuesBesideMidpoints) {

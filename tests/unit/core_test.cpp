@@ -370,6 +370,9 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 1, .cols = kFilterRowsMaxCols, .k = 64, .early_stop = true, .sorted = true}),
             cluster_rows);
   EXPECT_EQ(on_cuda({.rows = 64, .cols = 1'000'000, .k = 64, .early_stop = true}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 63, .cols = 1'000'000, .k = 64, .early_stop = true}), stream_rows);
+  EXPECT_EQ(on_cuda({.rows = 100, .cols = 10'000'000, .k = 64, .early_stop = true}), stream_rows) << "a longer list";
+  EXPECT_EQ(on_cuda({.rows = 1, .cols = kFilterRowsMaxCols + 1, .k = 512, .early_stop = true}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 32'768, .k = 3'000, .early_stop = true}), block_rows) << "a longer list";
   EXPECT_EQ(on_cuda({.rows = 4'096, .cols = 32'768, .k = 3'000}), block_rows) << "a longer list";
   EXPECT_EQ(on_cuda({.rows = 4'096, .cols = 32'769, .k = 3'000}), filter_rows);
@@ -405,7 +408,8 @@ TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
       {.rows = 9, .cols = 32'768, .k = 32'768},
       {.rows = 9, .cols = 50'000, .k = kFilterRowsMaxSortedK + 1, .sorted = true},
       {.rows = 9, .cols = 50'000, .k = 20'000},
-      {.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = 100, .early_stop = true},
+      {.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = 513, .early_stop = true},
+      {.rows = 1, .cols = std::int64_t{1} << 31, .k = 1, .early_stop = true},
       {.rows = 9, .cols = 50'000, .k = 100, .mask = true},
       {.rows = 1, .cols = kMaxRows, .k = 1},
       {.rows = 3'000'000'000, .cols = 50'000, .k = 20'000},
@@ -492,7 +496,10 @@ TEST(plan, explains_rows_on_a_gpu) {
   has({.rows = 3, .cols = 100'000, .k = 200, .early_stop = true, .sorted = true},
       {"algorithm:  filter_rows", "sorted by a radix sort of all rows' entries", "reads 1.2 MB, writes",
        "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less"});
-  has({.rows = 3, .cols = 300'000, .k = 100, .early_stop = true},
+  has({.rows = 3, .cols = 300'000, .k = 100, .early_stop = true, .sorted = true},
+      {"algorithm:  stream_rows", ", sorted, stopped early", "reads 3.6 MB, writes",
+       "early stop: gains nothing: an exact"});
+  has({.rows = 3, .cols = 300'000, .k = 1000, .early_stop = true},
       {"algorithm:  radix_rows", "reads 3.6 MB up to 4 times", "two or three passes more"});
   has({.rows = 3, .cols = 100'000, .k = 5000, .sorted = true},
       {"algorithm:  radix_rows", "reads 1.2 MB up to 4 times", "sorted by a radix sort", "64-bit indices"});

@@ -1,5 +1,5 @@
 // A long row in chunks that are copied into shared memory while others are looked at, and which of them a warp has.
-// See stream_rows.cu.
+// See stream_rows_kernel.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -166,13 +166,14 @@ struct chunk_walk {
   }
 };
 
+/// @param slot of warps that have the same order.
 template <class Part>
-__device__ __forceinline__ chunk_walk walk_of(const Part& part) {
+__device__ __forceinline__ chunk_walk walk_of(const Part& part, std::uint32_t slot) {
   const std::uint32_t turns = part.rounds == 0 ? 0 : 1u << (32 - __clz(static_cast<int>(part.rounds - 1)));
   const auto share = [&](std::uint32_t of_all) {
     return static_cast<std::uint32_t>(static_cast<std::uint64_t>(turns) * of_all >> 32);
   };
-  return {turns, share(kGoldenRatio) | 1u, share(part.slot * kGoldenRatio)};
+  return {turns, share(kGoldenRatio) | 1u, share(slot * kGoldenRatio)};
 }
 
 /// Begins to copy a chunk to a stage: lane l has the vectors l, l + 32, ..; those past the chunk's end are copies of

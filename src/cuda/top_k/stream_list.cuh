@@ -1,5 +1,5 @@
 // What a block has kept of a long row: a list of keys above a cut that rises, and how the cut is found. See
-// stream_rows.cu.
+// stream_rows_kernel.cuh.
 #pragma once
 
 #include <bit>

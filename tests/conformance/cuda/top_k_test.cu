@@ -118,9 +118,12 @@ TEST(TopKCudaGraph, ReplayedWithOtherData) {
       {"radix_rows", {.rows = 3, .cols = 100'000, .k = 3000, .outputs = "mask", .ragged = "lengths", .seed = 8}},
       {"radix_rows",
        {.type = value_type::f64, .rows = 50, .cols = 3000, .k = 31, .sorted = true, .col_stride = 2, .seed = 9}},
+      {"stream_rows",
+       {.rows = 60, .cols = 210'000, .k = 50, .mode = "max_iter_4", .outputs = "values+i32", .seed = 35}},
+      {"stream_rows", {.rows = 3, .cols = 300'000, .k = 100, .sorted = true, .mode = "eps_1e-4", .seed = 36}},
       // Behind another kernel's exact search: a block for each row, and several.
-      {"plan", {.rows = 60, .cols = 210'000, .k = 50, .mode = "max_iter_4", .outputs = "values+i32", .seed = 35}},
-      {"plan", {.rows = 3, .cols = 300'000, .k = 100, .sorted = true, .mode = "eps_1e-4", .seed = 36}},
+      {"plan", {.rows = 60, .cols = 210'000, .k = 600, .mode = "max_iter_4", .outputs = "values+i32", .seed = 40}},
+      {"plan", {.rows = 3, .cols = 300'000, .k = 1000, .sorted = true, .mode = "eps_1e-4", .seed = 41}},
   };
   const std::vector<device> all = gpus();
   if (all.empty()) GTEST_SKIP() << "no GPU";
