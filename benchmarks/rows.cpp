@@ -98,7 +98,8 @@ constexpr shape kHalvesStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}, {
 constexpr int kHalvesSteps[] = {4, 8};
 constexpr float kHalvesEps[] = {1e-4f, 1e-2f};
 constexpr shape kLongStopped[] = {{1024, 50'000, 64}, {1024, 50'000, 2048}, {64, 128'256, 50}, {1, 10'000'000, 100}};
-constexpr shape kExactStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}};  // rows that take the exact path
+constexpr shape kHalvesLongStopped[] = {{1024, 50'000, 64}, {1024, 50'000, 2048}};  // of bf16
+constexpr shape kExactStopped[] = {{1'048'576, kCols, kK}, {kRows, 1024, 64}};      // rows that take the exact path
 constexpr row_values kExactData[] = {row_values::nan10, row_values::half_inf};
 constexpr int kExactSteps = 4;
 
@@ -213,10 +214,12 @@ std::vector<listed_rows_job> gpu_jobs(const results& out) {
       add_stopped(job_of(s, type), kHalvesSteps, kHalvesEps);
     }
   }
-  for (const shape& s : kLongStopped) {
-    list.add(job_of(s), {}, kGpuBriefSeconds);
-    add_stopped(job_of(s), {&kExactSteps, 1}, {&kLongerEps, 1});
-  }
+  const auto add_long_stopped = [&](const rows_job& job) {
+    list.add(job, {}, kGpuBriefSeconds);
+    add_stopped(job, {&kExactSteps, 1}, {&kLongerEps, 1});
+  };
+  for (const shape& s : kLongStopped) add_long_stopped(job_of(s));
+  for (const shape& s : kHalvesLongStopped) add_long_stopped(job_of(s, value_type::bf16));
   for (const shape& s : kExactStopped) {
     for (const row_values values : kExactData) {
       rows_job exact = job_of(s);

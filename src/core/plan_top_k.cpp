@@ -220,16 +220,17 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::cluster_rows,
      .reason = "few long rows, k within 112: a cluster of blocks reads a row and lists what its k best surely reach"},
-    // k 50, in a graph, eps 1e-4 and four steps, ms, filter_rows: 64 x 128,256 fp32 0.016 and 0.025, 0.025 and 0.025
-    // (bf16 0.012 and 0.018, 0.022 and 0.021); 1 row 0.008 and 0.011, 0.021 and 0.020.
+    // Eps 1e-4, four and two steps, ms, filter_rows: 64 x 128,256 fp32, k 50 0.024, 0.028 and 0.023, 0.030, 0.029 and
+    // 0.032 (bf16 0.019, 0.026, 0.027 and 0.027); 1 row 0.016, 0.019 and 0.017, 0.030, 0.028 and 0.029; 64 rows, k 112
+    // 0.029, 0.054 and 0.044, 0.031, 0.031 and 0.033.
     {.min_cols = kFilterRowsMinCols,
      .max_cols = kFilterRowsMaxCols,
      .max_rows = std::numeric_limits<std::int32_t>::max() / kMostClusterBlocks,
      .below_rows = kClusterRowsBelowRows,
-     .max_k = kClusterRowsMaxK,
+     .max_k = 64,
      .only_stopped = true,
      .algorithm = top_k_algorithm::cluster_rows,
-     .reason = "an early stop of few long rows, k within 112: a cluster of blocks reads a row, and its border and "
+     .reason = "an early stop of few long rows, k within 64: a cluster of blocks reads a row, and its border and "
                "extremes tell the path"},
     // 16 x 128,256 fp32, k 50: 0.016 ms, filter_rows 0.025; 64 rows: 0.030 and 0.027.
     {.min_cols = kFilterRowsMinCols,
@@ -388,9 +389,11 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
       return "early stop: gains nothing: an exact search moves the same bytes, and takes a tenth to a fifth less time; "
              "up to half less than few steps, which read pieces of a row again\n";
     case top_k_algorithm::cluster_rows:
-      return "early stop: gains nothing: an exact search moves the same bytes, and takes nine tenths of the time or "
-             "less; of few steps half, whose rows are looked at again for what no list holds\n";
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes seven to nine tenths of "
+             "the time; of few steps half or more, whose rows are looked at again for what no list holds\n";
     case top_k_algorithm::resident_rows:
+      return "early stop: gains nothing: an exact search moves the same bytes, and takes four fifths of the time or "
+             "more; of few steps less, whose rows are read again for what no list holds\n";
     case top_k_algorithm::filter_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less, "
              "whose rows are read again for what no list holds\n";

@@ -142,13 +142,13 @@ TEST_P(TopKManyStopsOfMode, OfResidentRows) {
 TEST_P(TopKManyStopsOfMode, OfClusters) {
   constexpr many_rows kShapes[] = {{1, 128'256, 50},
                                    {66, 17'001, 50},
-                                   {5, 40'000, 112, true},
+                                   {5, 40'000, 64, true},
                                    {3, 17'003, 1},
                                    {9, 50'001, 50, true, "borders"},
-                                   {1, 200'000, 112},
-                                   {33, 16'385, 100, false, "lengths"},
+                                   {1, 200'000, 64},
+                                   {33, 16'385, 60, false, "lengths"},
                                    {17, 33'000, 2},
-                                   {40, 20'000, 90, true, "begins"},
+                                   {40, 20'000, 33, true, "begins"},
                                    {4, 128'000, 20},
                                    {64, 50'000, 64}};
   constexpr std::uint64_t kShapesEach = 3;

@@ -140,7 +140,7 @@ std::vector<top_k_case> some_cases(const device& where) {
       .type = value_type::bf16, .rows = 300, .cols = 17'003, .k = 50, .mode = "max_iter_8", .seed = 33};
   const top_k_case long_eps{.rows = 3, .cols = 40'000, .k = 100, .mode = "eps_1e-4", .seed = 30};
   const top_k_case long_list{.rows = 133, .cols = 33'000, .k = 3'500, .seed = 31};
-  // Behind another kernel's exact search.
+  // By teams of blocks.
   const top_k_case longest_steps{.rows = 3, .cols = 210'000, .k = 100, .mode = "max_iter_4", .seed = 32};
   for (const top_k_case& what :
        {of_clusters, of_teams, resident, filtered, held, steps, wide_eps, half_steps, long_half_eps, long_steps,
