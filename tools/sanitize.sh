@@ -2,8 +2,7 @@
 # ./run sanitize [PROGRAM [CASES]]: compute-sanitizer's memcheck and racecheck on the first GPU, over so many cases of
 # each covering of row-wise top k and of sampling, ragged rows and poisoned padding among them, over the cases at the
 # borders of their kernels, and over cases for each kernel. PROGRAM is conformance_tests, without it that of
-# build/release. Fails if either tool reports anything; racecheck does of slots that warps of warp_rows hand over by an
-# atomic exchange, which it does not follow (docs/kernels.md).
+# build/release. Fails if either tool reports anything.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
