@@ -14,6 +14,10 @@
 // filter, entries that are written joined in shared memory 45 -> places listed without branches 42, 39 in
 // the record -> entries looked at without a branch for each 37. Sorted: 84 -> bins of numbers and columns 75, 69 -> 66.
 // 4096 x 32,000 of bf16, k 50: 79 -> three blocks a multiprocessor 73; sorted 95 -> 82.
+// Early stops: the worst value is looked for while columns are marked, the best and the border are among what threads
+// hold, and the three tell the path (stop_range.cuh). The cut is lower by the width of the bracket that the row before
+// ended with; what is lower still is read from global memory, for the next row has the block's. History, 10,000 x
+// 50,000 of bf16, k 64, four steps, calls: filter_rows 0.434 ms -> 0.274 (exact 0.268).
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
