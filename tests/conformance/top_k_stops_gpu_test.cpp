@@ -19,6 +19,23 @@ namespace {
 class TopKManyStopsOfMode : public testing::TestWithParam<std::size_t> {};
 INSTANTIATE_TEST_SUITE_P(Modes, TopKManyStopsOfMode, testing::Range(std::size_t{0}, std::size(kModes)));
 
+/// A turn's early stop of a shape.
+top_k_case stop_of_turn(std::uint64_t turn, const many_rows& of, std::string_view mode, std::string_view distribution) {
+  top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
+  what.sorted = of.sorted;
+  what.mode = mode;
+  what.row_gap = turn % 5 == 0 ? 3 : 0;
+  what.ragged = of.ragged;
+  return what;
+}
+
+/// All distributions, and values that meet a bisection's midpoints or lie an eps apart.
+std::vector<std::string_view> distributions_of_stops() {
+  std::vector<std::string_view> all = row_distributions();
+  all.insert(all.end(), {"near_midpoints", "apart_by_eps"});
+  return all;
+}
+
 /// Early stops of so many rows that a group guesses their borders from those before: every distribution.
 TEST_P(TopKManyStopsOfMode, EqualTheReferenceToTheBit) {
   constexpr many_rows kShapes[] = {{9'000, 64, 20},    {9'000, 100, 1},    {8'000, 201, 150}, {9'000, 256, 32},
@@ -90,16 +107,9 @@ TEST_P(TopKManyStopsOfMode, OfStreamedRows) {
   if (!gpu) GTEST_SKIP() << "no GPU";
   constexpr std::uint64_t kTurnsEach = 31;  // a mode's, and a prime: all that goes by turns meets
   std::uint64_t turn = GetParam() * kTurnsEach;
-  std::vector<std::string_view> distributions = row_distributions();
-  distributions.insert(distributions.end(), {"near_midpoints", "apart_by_eps"});
-  for (const std::string_view distribution : distributions) {
+  for (const std::string_view distribution : distributions_of_stops()) {
     const many_rows& of = kShapes[turn % std::size(kShapes)];
-    top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
-    what.sorted = of.sorted;
-    what.mode = kModes[GetParam()].name;
-    what.row_gap = turn % 5 == 0 ? 3 : 0;
-    what.ragged = of.ragged;
-    expect_equal_by("filter_rows", *gpu, what);
+    expect_equal_by("filter_rows", *gpu, stop_of_turn(turn, of, kModes[GetParam()].name, distribution));
     ++turn;
   }
 }
@@ -121,17 +131,12 @@ TEST_P(TopKManyStopsOfMode, OfResidentRows) {
   if (!gpu) GTEST_SKIP() << "no GPU";
   constexpr std::uint64_t kTurnsEach = 31;  // a mode's, and a prime: all that goes by turns meets
   std::uint64_t turn = GetParam() * kTurnsEach;
-  std::vector<std::string_view> distributions = row_distributions();
-  distributions.insert(distributions.end(), {"near_midpoints", "apart_by_eps"});
-  for (const std::string_view distribution : distributions) {
-    top_k_case what = case_of_turn(turn, 0, 0, 0, distribution);
-    const many_rows& of = kShapes[turn % (what.type == value_type::f32 ? kOfFp32 : std::size(kShapes))];
-    what.rows = of.rows;
-    what.cols = of.cols;
-    what.k = of.k;
-    what.mode = kModes[GetParam()].name;
-    what.row_gap = turn % 5 == 0 ? 3 : 0;
-    what.ragged = of.ragged;
+  for (const std::string_view distribution : distributions_of_stops()) {
+    const auto of_first = [&](std::size_t shapes) {
+      return stop_of_turn(turn, kShapes[turn % shapes], kModes[GetParam()].name, distribution);
+    };
+    top_k_case what = of_first(std::size(kShapes));
+    if (what.type == value_type::f32) what = of_first(kOfFp32);
     expect_equal_by("resident_rows", *gpu, what);
     ++turn;
   }
@@ -160,12 +165,8 @@ TEST_P(TopKManyStopsOfMode, OfClusters) {
   for (const std::string_view distribution : row_distributions()) {
     for (std::uint64_t i = 0; i < kShapesEach; ++i, ++turn) {
       const many_rows& of = kShapes[turn % std::size(kShapes)];
-      top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
-      what.sorted = of.sorted;
-      what.mode = kModes[GetParam()].name;
+      top_k_case what = stop_of_turn(turn, of, kModes[GetParam()].name, distribution);
       what.outputs = kWritten[turn / 3 % std::size(kWritten)];
-      what.row_gap = turn % 5 == 0 ? 3 : 0;
-      what.ragged = of.ragged;
       expect_equal_by("cluster_rows", *gpu, what);
     }
   }
@@ -193,12 +194,8 @@ TEST_P(TopKManyStopsOfMode, OfLongRows) {
   std::uint64_t turn = GetParam() * kTurnsEach;
   for (const std::string_view distribution : row_distributions()) {
     const many_rows& of = kShapes[turn % std::size(kShapes)];
-    top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
-    what.sorted = of.sorted;
-    what.mode = kModes[GetParam()].name;
+    top_k_case what = stop_of_turn(turn, of, kModes[GetParam()].name, distribution);
     what.outputs = kWritten[turn / 2 % std::size(kWritten)];
-    what.row_gap = turn % 5 == 0 ? 3 : 0;
-    what.ragged = of.ragged;
     expect_equal_on(*gpu, what);
     if (turn % 4 == 0) expect_equal_by("radix_rows", *gpu, what);
     ++turn;
@@ -224,17 +221,11 @@ TEST_P(TopKManyStopsOfMode, OfSharedRows) {
   if (!gpu) GTEST_SKIP() << "no GPU";
   constexpr std::uint64_t kTurnsEach = 53;  // a mode's, and a prime: all that goes by turns meets
   std::uint64_t turn = GetParam() * kTurnsEach;
-  std::vector<std::string_view> distributions = row_distributions();
-  distributions.insert(distributions.end(), {"near_midpoints", "apart_by_eps"});
-  for (const std::string_view distribution : distributions) {
+  for (const std::string_view distribution : distributions_of_stops()) {
     for (int i = 0; i < 2; ++i, ++turn) {
       const many_rows& of = kShapes[turn % std::size(kShapes)];
-      top_k_case what = case_of_turn(turn, of.rows, of.cols, of.k, distribution);
-      what.sorted = of.sorted;
-      what.mode = kModes[GetParam()].name;
+      top_k_case what = stop_of_turn(turn, of, kModes[GetParam()].name, distribution);
       what.outputs = kWritten[turn / 2 % std::size(kWritten)];
-      what.row_gap = turn % 5 == 0 ? 3 : 0;
-      what.ragged = of.ragged;
       expect_equal_by("stream_rows", *gpu, what);
     }
   }
