@@ -23,147 +23,23 @@
 // of sorting at the ends, 0.0155. 1 x 10^8: 0.1064 -> larger blocks for a row that all share 0.1047.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <type_traits>
 
 #include "core/plan.hpp"
 #include "cuda/device/block_select.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/grid.cuh"
-#include "cuda/runtime/launch.cuh"
-#include "cuda/runtime/stream_memory.cuh"
 #include "cuda/top_k/list_output.cuh"
 #include "cuda/top_k/row_parts.cuh"
 #include "cuda/top_k/stream_chunks.cuh"
 #include "cuda/top_k/stream_list.cuh"
 #include "cuda/top_k/stream_stop.cuh"
+#include "cuda/top_k/stream_team.cuh"
 
 namespace shortlist::cuda::streaming {
 
-constexpr int kBlocks = 2;                // a multiprocessor holds
-constexpr int kTurns = 4;                 // keys that a team brings together: of columns, of lists, each twice
-constexpr std::uint32_t kGroupsPerK = 2;  // of G groups, G ln(G / (G - k)) columns reach the cut: < 1.4 k
-constexpr std::int64_t kSmallTeam = 4;    // whose blocks give all they have, if k is small, too
 template <class Form>
-constexpr int kOrderBins = 5 * Form::kThreads;   // of keys that are put into order
-constexpr std::int64_t kSecondPart = 128 << 10;  // bytes that a block streams while it ends a part and begins another
-constexpr std::int64_t kLeastPiece = 4096;       // columns worth a block: two or three vectors a thread, of fp32
-constexpr std::int64_t kLongRow = 1 << 25;       // columns: see long_row_form
-
-/// Rows one behind the other, gaps between them, in portions of equal length: each block has one, the end of a row, or
-/// all of the block, and what is left of it at the beginning of the next row. The gap stands for what a block is
-/// longer about two parts than about one.
-struct row_portions {
-  static constexpr std::uint32_t kUnits = 4096;  // of a row
-  static constexpr std::int64_t kMostBlocks = 512;
-  std::uint32_t pitch;  // from row to row
-  std::uint32_t all;    // from the first row's beginning to the last one's end
-
-  __device__ __forceinline__ std::uint32_t begin_of(std::uint32_t block) const { return block * all / gridDim.x; }
-  /// The first block that begins with a row, or within the gap before.
-  __device__ __forceinline__ std::uint32_t first_of(std::uint32_t row) const {
-    if (row == 0) return 0;
-    return shares_of((row * pitch - (pitch - kUnits)) * gridDim.x, all);
-  }
-};
-static_assert(row_portions::kMostBlocks * row_portions::kMostBlocks * 2 * row_portions::kUnits <= ~0u);  // no overflow
-
-/// What is asked of rows.
-enum class row_goal : std::uint8_t {
-  exact,
-  stopped_largest,  // signs stay as they are: that makes up for looking for the worst value
-  stopped_smallest
-};
-constexpr bool is_stopped(row_goal goal) { return goal != row_goal::exact; }
-
-struct stream_args {
-  core::top_k_request request;
-  std::int64_t first_row;
-  row_portions portions;     // no pitch: rows are shared evenly
-  unsigned char* boards;     // of teams of several blocks
-  std::int64_t board_bytes;  // of one team
-  std::uint32_t team;        // blocks a row
-  std::uint32_t larger;      // of the first rows, which have one more
-  std::uint32_t groups;      // of each block: see groups_for
-  std::uint32_t fine;        // the same, where values tie
-  std::uint32_t capacity;    // keys in a block's list
-  std::uint32_t handed;      // that it gives to its team, at most
-  bool all_sampled;          // the first chunks are the whole row
-  bool agrees_twice;
-  early_stop stop;
-  std::uint32_t* sights;  // of rows that are stopped early
-  std::uint32_t groups_of_sight;
-
-  __host__ __device__ std::uint32_t largest_team() const { return team + (larger > 0 ? 1 : 0); }
-  __host__ __device__ std::uint32_t most_groups() const { return groups > fine ? groups : fine; }
-};
-
-/// The blocks of a team, and what they share.
-struct row_team {
-  team_board* board;      // null if the team is one block
-  std::uint64_t* maxima;  // [kTurns, groups of the team]
-  std::uint64_t* handed;  // [blocks, what each may give]
-  std::uint32_t index;    // among the teams
-  std::uint32_t rank;     // of this block; none of one that has begun with the row before
-  std::uint32_t size;     // that agree on cuts
-  std::uint32_t members;  // that hand over: that one, too
-};
-
-__device__ __forceinline__ row_team team_with_board(const stream_args& args, std::uint32_t index, std::uint32_t rank,
-                                                    std::uint32_t size, std::uint32_t members) {
-  unsigned char* memory = args.boards + index * args.board_bytes;
-  auto* maxima = reinterpret_cast<std::uint64_t*>(memory + sizeof(team_board));
-  return {reinterpret_cast<team_board*>(memory),
-          maxima,
-          maxima + kTurns * args.largest_team() * args.most_groups(),
-          index,
-          rank,
-          size,
-          members};
-}
-
-/// Of rows that are shared evenly, by as many blocks each, or one more.
-__device__ __forceinline__ row_team team_of(const stream_args& args) {
-  if (args.largest_team() == 1) return {nullptr, nullptr, nullptr, blockIdx.x, 0, 1, 1};
-  const std::uint32_t in_larger = args.larger * (args.team + 1);
-  const bool is_larger = blockIdx.x < in_larger;
-  const std::uint32_t size = is_larger ? args.team + 1 : args.team;
-  const std::uint32_t block = is_larger ? blockIdx.x : blockIdx.x - in_larger;
-  const std::uint32_t index = block / size + (is_larger ? 0 : args.larger);
-  if (size == 1) return {nullptr, nullptr, nullptr, index, 0, 1, 1};
-  return team_with_board(args, index, block % size, size, size);
-}
-
-/// What a block does of its rows.
-struct block_portion {
-  std::uint32_t row;
-  std::uint32_t from;  // of the row's units
-  std::uint32_t to;
-  std::uint32_t over;  // units of the next row
-};
-
-__device__ __forceinline__ block_portion portion_of(const row_portions& portions, std::uint32_t block) {
-  const std::uint32_t begin = portions.begin_of(block);
-  const std::uint32_t end = portions.begin_of(block + 1);
-  const std::uint32_t row = (begin + portions.pitch - row_portions::kUnits) / portions.pitch;
-  const std::uint32_t at = row * portions.pitch;
-  return {row, max(begin, at) - at, min(end - at, row_portions::kUnits),
-          max(end, at + portions.pitch) - at - portions.pitch};
-}
-/// Where a unit begins among a row's chunks.
-__device__ __forceinline__ std::uint32_t place_of(std::uint32_t unit, std::uint32_t chunks) {
-  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(chunks) * unit / row_portions::kUnits);
-}
-
-/// The team of a row in portions.
-__device__ __forceinline__ row_team team_of_row(const stream_args& args, std::uint32_t row) {
-  const std::uint32_t first = args.portions.first_of(row);
-  const std::uint32_t size = args.portions.first_of(row + 1) - first;
-  const std::uint32_t before = args.portions.begin_of(first) > row * args.portions.pitch ? 1 : 0;
-  return team_with_board(args, row, blockIdx.x - first, size, size + before);
-}
+constexpr int kOrderBins = 5 * Form::kThreads;  // of keys that are put into order
 
 /// Brings the team's keys together, `groups` from each block, each the best of its own set of columns: `turn` is the
 /// set of places for them. All blocks of the grid come, if teams have several.
@@ -562,147 +438,6 @@ __global__ void __launch_bounds__(Form::kThreads, kBlocks)
     begins = false;
     __syncthreads();  // the ring and the list are free
   }
-}
-
-/// The fewest groups a block that give a team kGroupsPerK for each of the k, if a block has so many: a power of two of
-/// threads, or of vectors in each thread. No more than `most` of the largest team.
-template <class Form>
-std::uint32_t groups_for(const stream_args& args, std::int64_t most) {
-  constexpr std::uint32_t kThreads = Form::kThreads;
-  constexpr std::uint32_t kBelowThreads = std::bit_floor(kThreads - 1);
-  std::uint32_t groups = 1;
-  while (groups < kThreads * kSampled && groups * args.team < kGroupsPerK * args.request.options.k) {
-    const std::uint32_t more = groups == kBelowThreads ? kThreads : 2 * groups;
-    if (more * args.largest_team() > most) break;  // of 1.5 k or more: those are enough, too
-    groups = more;
-  }
-  return groups;
-}
-
-/// Vectors that the teams' first chunks are.
-template <class Form>
-std::int64_t sampled_by(const stream_args& args) {
-  return std::int64_t{args.team} * Form::kWarps * kStages * kChunk;
-}
-
-/// Whether so much may be left of a row in the team's lists that one block would be longer about it than all blocks are
-/// about agreeing once more: more than two lists.
-inline bool agrees_twice(const stream_args& args, std::int64_t vectors, std::int64_t sampled) {
-  const std::int64_t k = args.request.options.k;
-  if (args.team == 1 || vectors <= sampled) return false;  // blocks of their own do not come
-  constexpr double kReaching = 1.4;                        // columns of the sample that reach the cut, over k
-  const double expected =
-      kReaching * static_cast<double>(k) * static_cast<double>(vectors) / static_cast<double>(sampled);
-  return std::min(expected, static_cast<double>(k * args.largest_team())) > 2.0 * args.capacity;
-}
-
-/// Portions for rows that do not divide evenly among the blocks, if the blocks of the smaller teams would have that
-/// many more bytes; where these are of one block, handing over comes on top. @returns no pitch, if they would not. As
-/// many blocks begin a row as if it were shared evenly.
-inline row_portions portions_for(std::int64_t rows, std::int64_t row_bytes, std::int64_t blocks) {
-  constexpr std::int64_t kUnits = row_portions::kUnits;
-  const std::int64_t team = blocks / rows;
-  const std::int64_t least = team > 1 ? kSecondPart : 3 * kSecondPart;
-  if (blocks > row_portions::kMostBlocks || row_bytes * (blocks % rows) <= least * team * blocks) return {0, 0};
-  const std::int64_t pitch = kUnits + kUnits * kSecondPart / row_bytes;
-  return {static_cast<std::uint32_t>(pitch), static_cast<std::uint32_t>(rows * pitch - (pitch - kUnits))};
-}
-
-/// Launches blocks of a form for some of a request's rows.
-template <class Stored, class Form, row_goal Goal>
-class stream_launch {
- public:
-  stream_launch(cudaStream_t stream, const core::top_k_request& request, int multiprocessors)
-      : stream_(stream), request_(request), multiprocessors_(multiprocessors) {
-    // Places for k and an append, for the maxima that a team brings, and for the k best padded to a power of two; whole
-    // lines of them.
-    constexpr std::int64_t kPerLine = kLineBytes / std::int64_t{sizeof(std::uint64_t)};
-    const std::int64_t places = std::max(request.options.k + kListRoom, std::int64_t{kBlocks} * multiprocessors);
-    capacity_ = (places + kPerLine - 1) / kPerLine * kPerLine;
-    shared_bytes_ = static_cast<std::int64_t>(sizeof(stream_scratch<Form>)) +
-                    capacity_ * static_cast<std::int64_t>(sizeof(std::uint64_t)) + Form::kRingBytes;
-  }
-
-  /// Blocks that run at a time.
-  std::int64_t resident() const {
-    const int fitting =
-        blocks_per_multiprocessor(stream_rows_kernel<Stored, Form, Goal>, Form::kThreads, shared_bytes_, kWhat);
-    return std::int64_t{std::clamp(fitting, 1, kBlocks)} * multiprocessors_;
-  }
-
-  /// Each of the rows has a team of so many of the blocks, or of one more.
-  void operator()(std::int64_t first_row, std::int64_t rows, std::int64_t blocks) const {
-    const std::int64_t k = request_.options.k;
-    stream_args args{};
-    args.request = request_;
-    args.first_row = first_row;
-    args.team = static_cast<std::uint32_t>(blocks / rows);
-    args.larger = static_cast<std::uint32_t>(blocks % rows);
-    args.groups = groups_for<Form>(args, capacity_);
-    args.capacity = static_cast<std::uint32_t>(capacity_);
-    const std::int64_t team = args.largest_team();
-    args.fine =
-        std::bit_floor(static_cast<std::uint32_t>(std::min<std::int64_t>(Form::kThreads / 2, capacity_ / team)));
-    const std::int64_t vectors = request_.matrix.cols / kPerVector<Stored>;
-    args.all_sampled = vectors <= sampled_by<Form>(args);
-    args.agrees_twice = agrees_twice(args, vectors, sampled_by<Form>(args));
-    auto kernel = stream_rows_kernel<Stored, Form, Goal>;
-    if constexpr (std::is_same_v<Form, usual_form> && !is_stopped(Goal)) {
-      if (!args.agrees_twice)  // where all would wait for all before any begins its second part
-        args.portions = portions_for(rows, request_.matrix.cols * std::int64_t{sizeof(Stored)}, blocks);
-      if (args.portions.pitch > 0) kernel = stream_portions_kernel<Stored, Form>;
-    }
-    const launch_shape shape{.grid = dim3(static_cast<unsigned>(blocks)),
-                             .threads = Form::kThreads,
-                             .shared_bytes = shared_bytes_,
-                             .cooperative = team > 1};
-    if (team == 1) return launch(kernel, shape, stream_, args, kWhat);
-    args.handed = static_cast<std::uint32_t>(team <= kSmallTeam && 4 * k <= capacity_ ? capacity_ : k);
-    const std::int64_t keys =
-        team * (std::int64_t{kTurns} * args.most_groups() + args.handed) + (args.portions.pitch > 0 ? args.handed : 0);
-    args.board_bytes = static_cast<std::int64_t>(sizeof(team_board)) +
-                       (keys * 8 + std::int64_t{alignof(team_board)} - 1) / std::int64_t{alignof(team_board)} *
-                           std::int64_t{alignof(team_board)};
-    std::int64_t sight_bytes = 0;
-    if constexpr (is_stopped(Goal)) {
-      args.stop = early_stop_of(request_.options);
-      const std::int64_t chunks = std::max(team * Form::kWarps * kMostEven, (vectors + kChunk - 1) / kChunk);
-      const std::int64_t groups = row_sight::groups_for(chunks);
-      args.groups_of_sight = static_cast<std::uint32_t>(groups);
-      sight_bytes = row_sight::words(groups) * std::int64_t{sizeof(std::uint32_t)};
-    }
-    const stream_memory memory(stream_, rows * (args.board_bytes + sight_bytes));
-    args.boards = static_cast<unsigned char*>(memory.data());
-    args.sights = reinterpret_cast<std::uint32_t*>(args.boards + rows * args.board_bytes);
-    launch(kernel, shape, stream_, args, kWhat);
-  }
-
- private:
-  static constexpr const char* kWhat = "launching the row-wise top k of long rows";
-  cudaStream_t stream_;
-  const core::top_k_request& request_;
-  int multiprocessors_;
-  std::int64_t capacity_;  // keys of a list
-  std::int64_t shared_bytes_;
-};
-
-/// Blocks that a row is long enough for.
-inline std::int64_t most_team(const core::top_k_request& request) {
-  return (request.matrix.cols + kLeastPiece - 1) / kLeastPiece;
-}
-
-/// Launches blocks for rows that share so many of them, or all that run at a time.
-template <class Stored, row_goal Goal>
-void launch_shared(const stream_launch<Stored, usual_form, Goal>& launch_usual, cudaStream_t stream,
-                   const core::top_k_request& request, int multiprocessors, std::int64_t first, std::int64_t rows,
-                   std::int64_t blocks) {
-  // A row that all share is read sooner by larger blocks, if it is long enough to make up for what these take to meet;
-  // not because more is on its way: docs/kernels.md, "In which order a row is read".
-  if (rows == 1 && request.matrix.cols >= kLongRow) {
-    const stream_launch<Stored, long_row_form, Goal> launch_long(stream, request, multiprocessors);
-    if (launch_long.resident() == launch_usual.resident()) return launch_long(first, rows, blocks);
-  }
-  launch_usual(first, rows, blocks);
 }
 
 }  // namespace shortlist::cuda::streaming

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/top_k/stream_launch.cuh"
 #include "cuda/top_k/stream_rows.hpp"
-#include "cuda/top_k/stream_rows_kernel.cuh"
 
 namespace shortlist::cuda {
 namespace {

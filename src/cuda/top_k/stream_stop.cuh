@@ -11,10 +11,9 @@
 // History, 1 x 10^7, k 100, in a graph (exact: 0.0212), an eps of 1e-4 and four steps: by radix_rows behind the exact
 // search 0.0554 and 0.0682 ms -> words of a chunk stored at once, all steps unrolled 0.0248 and 0.0332 -> words of
 // eight chunks held by a warp's lanes, signs left as they are where the largest are asked for, short code 0.0236 and
-// 0.0302
-// -> pieces counted by each warp for itself 0.0236 and 0.0298. A word for a chunk, not for each of its four pieces:
-// 0.0242 and 0.0433. 1 x 10^8 (exact: 0.1014), the eps: each warp in an order of its own 0.1171 -> warps whose words
-// share a line in the same order 0.1114.
+// 0.0302 -> pieces counted by each warp for itself 0.0236 and 0.0298. A word for a chunk, not for each of its four
+// pieces: 0.0242 and 0.0433. 1 x 10^8 (exact: 0.1014), the eps: each warp in an order of its own 0.1171 -> warps whose
+// words share a line in the same order 0.1114.
 #pragma once
 
 #include <cmath>
