@@ -171,18 +171,37 @@ def table(document):
     return "\n".join(lines)
 
 
+def updated(file, document):
+    """The record of a file, with this run's works in the place of its own; each says which commit and day it is of."""
+    record = json.loads(file.read_text(encoding="utf-8"))
+    for what in ("gpu", "cuda", "library_cpu"):
+        was, now = record["machine"].get(what), document["machine"].get(what)
+        if was != now:
+            sys.exit(f"run_campaign: --update: {file} is of a machine whose {what} is {was}; this one's is {now}")
+    origin = {"commit": document["commit"], "date": document["date"]}
+    measured = {r["work"]: {**r, **origin} for r in document["records"]}
+    unknown = measured.keys() - {r["work"] for r in record["records"]}
+    if unknown:
+        sys.exit(f"run_campaign: --update: {file} does not have {', '.join(sorted(unknown))}")
+    record["records"] = [measured.get(r["work"], r) for r in record["records"]]
+    return record
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True, help="the built shortlist_bench")
     parser.add_argument("--campaign", help="what to measure; without it, the campaigns are listed")
     parser.add_argument("--only", metavar="SUBSTRING", help="only work whose name contains this")
+    parser.add_argument(
+        "--update", action="store_true", help="with --only: put that work's figures into the machine's record"
+    )
     parser.add_argument("--quick", action="store_true", help="few repetitions; for a look, not for a record")
     parser.add_argument("--machine", help="the folder of the results; by default named after the GPU or the CPU")
     parser.add_argument(
         "--results",
         type=pathlib.Path,
         help="where machines' folders lie; by default benchmarks/results, "
-        "or build/bench_results for a run that is --quick or has --only",
+        "or build/bench_results for a run that is --quick or has --only without --update",
     )
     parser.add_argument("--isa", metavar="NAMES", help="flat_cpu, flat_certified: also with these instruction sets forced, by comma")
     parser.add_argument("--peers", metavar="NAMES", help="which peers, by comma; '' for none")
@@ -191,6 +210,8 @@ def parse_arguments():
     arguments = parser.parse_args()
     if arguments.campaign is not None and arguments.campaign not in CAMPAIGNS:
         parser.error(f"--campaign is {arguments.campaign}; allowed is {', '.join(CAMPAIGNS)}")
+    if arguments.update and (arguments.quick or not arguments.only):
+        parser.error("--update goes with --only, and not with --quick")
     if arguments.isa and arguments.campaign not in verdicts.CPU_CAMPAIGNS:
         parser.error("--isa goes with --campaign flat_cpu and flat_certified")
     return arguments
@@ -238,13 +259,14 @@ def main():
     document["quick"] = arguments.quick
     document["load_before"] = load
 
-    partial = arguments.quick or arguments.only
+    partial = arguments.quick or (arguments.only and not arguments.update)
     results = arguments.results or (HERE.parent / "build/bench_results" if partial else HERE / "results")
     file = results / machine / f"{arguments.campaign}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    written = updated(file, document) if arguments.update else document
+    file.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     print(table(document))
-    tables = rows_accuracy.tables(document)
+    tables = [] if arguments.update else rows_accuracy.tables(document)
     if tables:
         print("\n" + "\n".join(tables).rstrip())
     print(f"\nwritten to {file}")

@@ -16,8 +16,9 @@
 // 4096 x 32,000 of bf16, k 50: 79 -> three blocks a multiprocessor 73; sorted 95 -> 82.
 // Early stops: the worst value is looked for while columns are marked, the best and the border are among what threads
 // hold, and the three tell the path (stop_range.cuh). The cut is lower by the width of the bracket that the row before
-// ended with; what is lower still is read from global memory, for the next row has the block's. History, 10,000 x
-// 50,000 of bf16, k 64, four steps, calls: filter_rows 0.434 ms -> 0.274 (exact 0.268).
+// ended with; where the path ends lower still, the row is marked again from there, before the next one comes.
+// History, 10,000 x 50,000 of bf16, k 64, four steps, calls: filter_rows 0.434 ms -> 0.274 (exact 0.268); 1024 x
+// 50,000, k 2048: filter_rows 0.098 -> what lies lower read from global memory 0.112 -> the row marked again 0.063.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -30,8 +31,9 @@
 #include "cuda/top_k/filter_parts.cuh"
 #include "cuda/top_k/filter_sample.cuh"
 #include "cuda/top_k/filter_stop.cuh"
-#include "cuda/top_k/filter_write.cuh"
+#include "cuda/top_k/resident_list.cuh"
 #include "cuda/top_k/resident_rows.hpp"
+#include "cuda/top_k/resident_stop.cuh"
 #include "cuda/top_k/row_marks.cuh"
 
 namespace shortlist::cuda {
@@ -94,51 +96,6 @@ __device__ __forceinline__ std::uint32_t multiprocessors() {
   return count;
 }
 
-/// What threads hold of a row's list. All is given a value: a register that one row leaves without is in use in all.
-template <int Most>
-struct held_list {
-  std::uint32_t numbers[Most] = {};  // 0, which nothing is worse than, where there is no entry
-  std::uint32_t places[Most] = {};   // in the row's memory
-  std::uint32_t bits[Most] = {};     // of their values
-};
-
-/// Reads what the list's places have. @param least no number is below it.
-template <class Stored, int Most>
-__device__ __forceinline__ void hold(const resident_row<Stored>& row, std::uint32_t list, const round_share& share,
-                                     std::uint32_t least, bool negated, held_list<Most>& held) {
-  for_each_held<Most>(share, [&](int i) {
-    if (share.has(i)) held.places[i] = load_shared<std::uint16_t>(list + share.at(i) * 2);
-  });
-  for_each_held<Most>(share, [&](int i) { held.bits[i] = row.bits(held.places[i]); });
-  if (!are_bits_in_order<Stored>(least)) {
-    for_each_held<Most>(share, [&](int i) {
-      if (share.has(i)) held.numbers[i] = number_of(of_bits<Stored>(held.bits[i]), negated);
-    });
-    return;
-  }
-  const std::uint32_t turned = turn_of_bits<Stored>(negated);
-  for_each_held<Most>(share, [&](int i) {
-    const std::uint32_t number = held.bits[i] ^ turned;
-    const bool is_number = sizeof(Stored) == 2 || number <= kInfinityNumber<Stored>;  // NaN of 16 bits is not marked
-    if (share.has(i) && is_number) held.numbers[i] = number;
-  });
-}
-
-/// Calls mark_row. @param worst becomes the thread's worst key of the row's vectors, where rows are stopped.
-template <class Stored, bool Stops, bool Negated>
-__device__ __forceinline__ void mark_as(const whole_row<Stored>& row, const resident_row<Stored>& values,
-                                        const row_filter<Stored>& filter, std::uint32_t marks, const block_sums& sums,
-                                        std::uint32_t& worst) {
-  if constexpr (Stops) {
-    worst_seen<Stored, Negated> seen;
-    mark_row<Stored, Negated>(row, values, filter, marks, sums, seen);
-    worst = seen.key();
-  } else {
-    sees_nothing seen;
-    mark_row<Stored, Negated>(row, values, filter, marks, sums, seen);
-  }
-}
-
 /// By so many columns the counts of two rows that are alike differ at most, but for one in a thousand.
 __device__ __forceinline__ float most_difference(std::uint32_t k) {
   constexpr float kDeviations = 3.0f;
@@ -164,131 +121,6 @@ __device__ __forceinline__ bool was_right(std::uint32_t key, const learned& from
   const std::uint32_t least = key >> kSharedBits<Stored>;
   if (key == 0 || from_before.least < least) return false;
   return static_cast<float>(from_before.least - least) < static_cast<float>(beyond_k) * from_before.spread;
-}
-
-/// Orders and writes the k best of what threads hold, in the row's memory. @returns whether they are in it. All threads
-/// come, and leave through a barrier.
-template <class Stored, int Most>
-__device__ __forceinline__ bool write_in_order(const filter_block& block, const whole_row<Stored>& row,
-                                               const row_places<Stored>& places, const row_writer<Stored>& write,
-                                               const held_list<Most>& held, const round_share& share, std::uint32_t n,
-                                               std::uint32_t least, learned& from_before, block_sums& sums) {
-  __syncthreads();  // the row has been read
-  for_each_held<Most>(share, [&](int i) {
-    if (!share.has(i)) return;
-    const std::uint32_t column = row.first_column + places.column(held.places[i]);
-    store_shared(block.list.entries + share.at(i) * 8, make_uint2(column, held.bits[i]));
-  });
-  __syncthreads();
-  return write_held<Stored, true>(block, write, n, least, from_before, sums, [] {});
-}
-
-/// Keeps a thread's entry to be written. @param list and @param bits shared addresses of room for places and values.
-template <class Stored, int Most>
-__device__ __forceinline__ void keep_held(const held_list<Most>& held, int i, std::uint32_t place, std::uint32_t list,
-                                          std::uint32_t bits) {
-  store_shared(list + place * 2, static_cast<std::uint16_t>(held.places[i]));
-  store_bits<Stored>(bits + place * static_cast<std::uint32_t>(sizeof(Stored)), held.bits[i]);
-}
-/// Writes the k entries that threads have kept. All threads come.
-template <class Stored, int Most>
-__device__ __forceinline__ void write_kept(const filter_block& block, const whole_row<Stored>& row,
-                                           const row_places<Stored>& places, const row_writer<Stored>& write,
-                                           std::uint32_t list, std::uint32_t bits) {
-  __syncthreads();
-  write_by_place<(Most < kWrittenAtOnce ? 2 : kWrittenAtOnce), Stored>(
-      block.request, write.first(), [&](std::uint32_t i) {
-        const std::uint32_t place = load_shared<std::uint16_t>(list + i * 2);
-        const std::uint32_t value = load_bits<Stored>(bits + i * static_cast<std::uint32_t>(sizeof(Stored)));
-        return entry_of(of_bits<Stored>(value), row.first_column + places.column(place));
-      });
-}
-
-/// Writes the k best of what threads hold, by column. @param list and @param bits shared addresses of room for
-/// their places and values. @param meanwhile is called when the row has been read. @returns whether they are in it. All
-/// threads come.
-template <class Stored, int Most, class Meanwhile>
-__device__ __forceinline__ bool write_by_column(const filter_block& block, const whole_row<Stored>& row,
-                                                const row_places<Stored>& places, const row_writer<Stored>& write,
-                                                const held_list<Most>& held, const round_share& share, std::uint32_t n,
-                                                std::uint32_t least, std::uint32_t list, std::uint32_t bits,
-                                                learned& from_before, block_sums& sums, Meanwhile meanwhile) {
-  const auto k = static_cast<std::uint32_t>(block.request.options.k);
-  __syncthreads();
-  meanwhile();
-  const row_border border = held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
-  const auto keep = [&](std::uint32_t place, int i) { keep_held<Stored>(held, i, place, list, bits); };
-  if (place_within(held.numbers, share, border, sums, keep) != k) return false;
-  write_kept<Stored, Most>(block, row, places, write, list, bits);
-  return true;
-}
-
-/// Writes the first k columns of a row whose numbers are at least `low` as they are found: the block's memory has the
-/// next row. All threads come, after a barrier; they leave through one.
-template <class Stored>
-__device__ __forceinline__ void write_first_unlisted(const stop_block& block, const row_writer<Stored>& write,
-                                                     const whole_row<Stored>& row, std::uint32_t low) {
-  const core::top_k_request& request = block.of_exact.request;
-  for_each_first(row, request.options.order == order::smallest, low, static_cast<std::uint32_t>(request.options.k),
-                 block.scratch,
-                 [&](std::uint32_t place, Stored value, std::uint32_t column) { write.stored(place, column, value); });
-  __syncthreads();
-}
-
-/// How many numbers below its border the early stop of a row may end that is like the one before, as far as a list has
-/// room for so many columns more.
-template <class Stored>
-__device__ __forceinline__ float reach_of_stop(const stop_range& before, const learned& from_before,
-                                               std::uint32_t room) {
-  const float end = value_of_number<Stored>(from_before.least) - before.width;
-  const auto below = static_cast<float>(from_before.least - least_number_from<Stored>(end));
-  return fminf(below, static_cast<float>(room) * from_before.spread);
-}
-
-/// Writes what an early stop selects of a row, from what threads hold of its list; else as write_by_column. @param
-/// worst the thread's worst key. @param range becomes what was selected by. @param unlisted becomes the same where that
-/// must be read from the row, and is not done here.
-template <class Stored, int Most, class Meanwhile>
-__device__ __forceinline__ bool write_stopped_by_column(const stop_block& stops, const whole_row<Stored>& row,
-                                                        const row_places<Stored>& places,
-                                                        const row_writer<Stored>& write, const held_list<Most>& held,
-                                                        const round_share& share, std::uint32_t n, std::uint32_t least,
-                                                        std::uint32_t list, std::uint32_t bits, std::uint32_t worst,
-                                                        learned& from_before, block_sums& sums, Meanwhile meanwhile,
-                                                        stop_range& range, counted_range& unlisted) {
-  const core::top_k_request& request = stops.of_exact.request;
-  const bool negated = request.options.order == order::smallest;
-  const auto k = static_cast<std::uint32_t>(request.options.k);
-  tell_worst(row, negated, worst, stops, sums);
-  __syncthreads();
-  meanwhile();
-  const row_border exact = held_border(held.numbers, share, n, k, least, kInfinityNumber<Stored>, from_before, sums);
-  const auto visit = [&](auto f) {
-    for_each_held<Most>(share, [&](int i) {
-      if (share.has(i)) f(held.numbers[i]);
-    });
-  };
-  const auto keep = [&](std::uint32_t place, int i) {
-    if (place < k) keep_held<Stored>(held, i, place, list, bits);
-  };
-  const auto place_listed = [&](const stop_range& of_row) {
-    range = of_row;
-    if (place_stopped(held.numbers, share, of_row, sums, keep) < k) return false;
-    write_kept<Stored, Most>(stops.of_exact, row, places, write, list, bits);
-    return true;
-  };
-  const auto read_row = [&](const counted_range& of_row) {
-    range = of_row;
-    if (!of_row.none_above()) {
-      unlisted = of_row;
-      return false;
-    }
-    write_first_unlisted(stops, write, row, of_row.low);
-    return true;
-  };
-  const std::uint32_t worst_number = told_worst(stops, sums) >> kSharedBits<Stored>;
-  return write_stopped<Stored>(stops, exact, least, from_before.by_columns, worst_number, sums, visit, place_listed,
-                               read_row);
 }
 
 struct resident_args {
@@ -358,9 +190,13 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
     const whole_row<Stored> next = after < request.matrix.rows ? open_row<Stored>(request, after) : whole_row<Stored>{};
     bool written = false;
     bool is_next_coming = false;
+    const auto leave = [&] {
+      bring(next);
+      is_next_coming = true;
+    };
     counted_range unlisted;
     if (is_held(row)) {
-      const row_places<Stored> places(row);
+      const resident_search<Stored> search{row, held_row, row_places<Stored>(row), marks, totals, list};
       bool by_sample = !is_alike || learned_key == 0;
       std::uint64_t cut = static_cast<std::uint64_t>(learned_key) << 32;
       std::uint32_t n = 0;
@@ -377,18 +213,14 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
           from_before.by_columns = static_cast<std::uint32_t>(cut) != 0;
         }
         const row_filter<Stored> filter(cut, row);
-        if (negated)
-          mark_as<Stored, kStops, true>(row, held_row, filter, marks, sums, worst);
-        else
-          mark_as<Stored, kStops, false>(row, held_row, filter, marks, sums, worst);
-        n = read_marks(row, filter, negated, marks, totals, found, sums);
+        n = mark<kStops>(search, filter, negated, sums, worst, found);
         if (by_sample || (n >= k && n <= kCapacity)) break;
         is_alike = false;
         by_sample = true;
         sample.load(row);
         __syncthreads();  // the totals have been read
       }
-      held_row.used(row);
+      if constexpr (!kStops) held_row.used(row);
       clear_bins(scratch);
       if (n >= k && n <= kCapacity) {
         const std::uint32_t least = core::key_of(cut) >> kSharedBits<Stored>;
@@ -399,22 +231,19 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
         hold(held_row, list, share, least, negated, of_list);
         const row_writer<Stored> write(request, index, row);
         if constexpr (kSorted) {
-          written = write_in_order(block, row, places, write, of_list, share, n, least, from_before, sums);
+          written = write_in_order(block, search, write, of_list, share, n, least, from_before, sums);
         } else if constexpr (kStops) {
           stop_range range;
-          written = write_stopped_by_column(
-              stops, row, places, write, of_list, share, n, least, list, marks, worst, from_before, sums,
-              [&] { bring(next); }, range, unlisted);
-          is_next_coming = true;
-          reach = from_before.least == 0 ? 0.0f : reach_of_stop<Stored>(range, from_before, (kCapacity - k) / 2);
+          written = write_stopped_by_column(stops, search, write, of_list, share, n, least, worst, from_before, sums,
+                                            leave, range, unlisted);
+          reach = from_before.least == 0 ? 0.0f : reach_of_stop<Stored>(range, from_before, k, n, kCapacity / 8 * 7);
         } else {
-          written = write_by_column(block, row, places, write, of_list, share, n, least, list, marks, from_before, sums,
-                                    [&] { bring(next); });
-          is_next_coming = true;
+          written = write_by_column(block, search, write, of_list, share, n, least, from_before, sums, leave);
         }
         if (by_sample && from_before.least != 0)
           is_alike = learned_key == 0 || was_right<Stored>(learned_key, from_before, kCapacity - k);
       }
+      if constexpr (kStops) held_row.used(row);
     }
     if (!written) {
       if (!kStops || unlisted.k == 0) from_before.least = 0;

@@ -284,4 +284,36 @@ __device__ __forceinline__ void list_places(const whole_row<Stored>& row, const 
               list + (n - __popc(found.behind_vectors)) * 2, sums.lane());
 }
 
+/// Lists the places of the first of n marks, so many, of a row that is looked at again: in a loop of few instructions.
+/// Else the same.
+template <class Stored>
+__device__ __forceinline__ void list_first_places(const whole_row<Stored>& row, const resident_row<Stored>& values,
+                                                  const row_marks& found, std::uint32_t n, std::uint32_t most,
+                                                  std::uint32_t list, const block_sums& sums) {
+  const row_places<Stored> places(row);
+  const std::uint32_t end = list + most * 2;
+#pragma unroll 1
+  for (int r = 0; r < kMarkRounds; r++) {
+    std::uint32_t rest = 0;
+    std::uint32_t to = 0;
+#pragma unroll
+    for (int i = 0; i < kMarkRounds; i++) {  // an index would keep them in memory
+      rest = i == r ? found.words[i] : rest;
+      to = i == r ? list + found.before[i] * 2 : to;
+    }
+    const std::uint32_t first = (r * kThreads + threadIdx.x) * kPlacesOfWord;
+#pragma unroll 1
+    for (; rest != 0 && to < end; rest &= rest - 1, to += 2)
+      store_shared(to, static_cast<std::uint16_t>(first + __ffs(static_cast<int>(rest)) - 1));
+  }
+  if ((found.before_vectors | found.behind_vectors) == 0 || sums.warp() != 0) return;
+  const auto beside = [&](std::uint32_t column, unsigned marks, std::uint32_t place, std::uint32_t before) {
+    const std::uint32_t left = most - min(before, most);
+    if (__popc(marks & ((2u << sums.lane()) - 1)) > left) marks &= ~(1u << sums.lane());
+    list_beside(row, column, marks, place, values, list + before * 2, sums.lane());
+  };
+  beside(0, found.before_vectors, places.before(), 0);
+  beside(row.columns - row.tail(), found.behind_vectors, places.behind, n - __popc(found.behind_vectors));
+}
+
 }  // namespace shortlist::cuda::filtering
