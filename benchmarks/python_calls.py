@@ -21,6 +21,7 @@ import time
 
 import numpy as np
 
+import machine_load
 import shortlist as sl
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -103,7 +104,7 @@ def main():
     arguments = parser.parse_args()
 
     devices = sl.devices()
-    load = os.getloadavg()[0]
+    load = machine_load.busy_cores()
     records = []
     for place in ["cpu", "cuda"][: len(devices)]:
         from_cpp, from_python = measure(arguments.program, place)

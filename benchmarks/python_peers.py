@@ -20,6 +20,7 @@ import time
 
 import numpy as np
 
+import machine_load
 import shortlist as sl
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -141,7 +142,7 @@ def main():
     parser.add_argument("--devices", nargs="+", choices=["cpu", "cuda"], help="by default all that are there")
     arguments = parser.parse_args()
     devices = sl.devices()
-    load = os.getloadavg()[0]
+    load = machine_load.busy_cores()
     records = []
     for place in arguments.devices or ["cpu", "cuda"][: len(devices)]:
         for rows, cols, k in TOP_K[place]:

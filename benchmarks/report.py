@@ -226,15 +226,18 @@ def crossings_table(records):
     return lines + [f"Where `device::best_for` picks the slower of the two: {chosen}.", ""]
 
 
-def measured_again(records):
+def measured_again(records, hardware):
     """Which works run_campaign.py --update has put into a record."""
     works = {}
     for record in records:
         if "commit" in record:
-            works.setdefault((record["commit"][:12], record["date"][:10]), []).append(f"`{record['work']}`")
+            works.setdefault((record["commit"][:12], record["date"][:10]), []).append(record)
     lines = []
-    for (commit, date), names in sorted(works.items()):
-        lines += [f"Measured again at commit {commit}, {date}: {', '.join(names)}.", ""]
+    for (commit, date), again in sorted(works.items()):
+        load = max(record["load_before"] for record in again)
+        busy = f", load before up to {load:.1f}" if load > verdicts.BUSY_SHARE * hardware["cores"] else ""
+        names = ", ".join(f"`{record['work']}`" for record in again)
+        lines += [f"Measured again at commit {commit}, {date}{busy}: {names}.", ""]
     return lines
 
 
@@ -252,7 +255,7 @@ def campaign_section(machine, campaign, document):
         f"Read bandwidth in this run: {reads or 'not measured'}. Peers in this run: {peers or 'none'}.",
         "",
     ]
-    lines += measured_again(document["records"])
+    lines += measured_again(document["records"], hardware)
     load = document.get("load_before", 0)
     if load > verdicts.BUSY_SHARE * hardware["cores"]:
         lines += [f"**The machine was busy: load {load:.1f} before the run.** Its figures are no record.", ""]

@@ -19,6 +19,7 @@ import sys
 import tempfile
 
 import expectations
+import machine_load
 import rows_accuracy
 import verdicts
 
@@ -178,7 +179,7 @@ def updated(file, document):
         was, now = record["machine"].get(what), document["machine"].get(what)
         if was != now:
             sys.exit(f"run_campaign: --update: {file} is of a machine whose {what} is {was}; this one's is {now}")
-    origin = {"commit": document["commit"], "date": document["date"]}
+    origin = {what: document[what] for what in ("commit", "date", "load_before")}
     measured = {r["work"]: {**r, **origin} for r in document["records"]}
     unknown = measured.keys() - {r["work"] for r in record["records"]}
     if unknown:
@@ -227,10 +228,10 @@ def main():
     if arguments.install_peers:
         install_peers()
     program = shutil.which(arguments.program) or sys.exit(f"run_campaign: no program {arguments.program}")
-    load = os.getloadavg()[0]
+    load = machine_load.busy_cores()
     if load > verdicts.BUSY_SHARE * os.cpu_count():
         say(
-            f"run_campaign: the machine is busy (load {load:.1f} on {os.cpu_count()} cores): the figures will be "
+            f"run_campaign: the machine is busy ({load:.1f} of {os.cpu_count()} cores): the figures will be "
             "wrong, those of peers that spin while they wait above all"
         )
 

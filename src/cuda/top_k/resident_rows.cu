@@ -18,7 +18,7 @@
 // hold, and the three tell the path (stop_range.cuh). The cut is lower by the width of the bracket that the row before
 // ended with; where the path ends lower still, the row is marked again from there, before the next one comes.
 // History, 10,000 x 50,000 of bf16, k 64, four steps, calls: filter_rows 0.434 ms -> 0.274 (exact 0.268); 1024 x
-// 50,000, k 2048: filter_rows 0.098 -> what lies lower read from global memory 0.112 -> the row marked again 0.063.
+// 50,000, k 2048: filter_rows 0.098 -> what lies lower read from global memory 0.112 -> the row marked again 0.070.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(Kind))
           stop_range range;
           written = write_stopped_by_column(stops, search, write, of_list, share, n, least, worst, from_before, sums,
                                             leave, range, unlisted);
-          reach = from_before.least == 0 ? 0.0f : reach_of_stop<Stored>(range, from_before, k, n, kCapacity / 8 * 7);
+          reach = from_before.least == 0 ? 0.0f : reach_of_stop<Stored>(range, from_before, k, n, (kCapacity + k) / 2);
         } else {
           written = write_by_column(block, search, write, of_list, share, n, least, from_before, sums, leave);
         }
