@@ -184,6 +184,10 @@ def updated(file, document):
     unknown = measured.keys() - {r["work"] for r in record["records"]}
     if unknown:
         sys.exit(f"run_campaign: --update: {file} does not have {', '.join(sorted(unknown))}")
+    for was in record["records"]:
+        now = measured.get(was["work"], was)
+        if now["verified"] and "ratio" in was and "ratio" not in now:
+            sys.exit(f"run_campaign: --update: --only has to take the work that {was['work']} is compared with, too")
     record["records"] = [measured.get(r["work"], r) for r in record["records"]]
     return record
 
