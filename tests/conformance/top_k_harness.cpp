@@ -263,4 +263,16 @@ std::string algorithm_of(const top_k_case& what, device where) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
+bool takes(const top_k_way& how, const top_k_case& what) {
+  if (how.algorithm == "plan") return true;
+  const forced_way forced(how);
+  return algorithm_of(what, how.where) == how.algorithm;
+}
+
+std::vector<top_k_way> ways_for(const top_k_case& what, device where) {
+  std::vector<top_k_way> ways = ways_of(where);
+  if (where.kind() != device_kind::cpu) std::erase_if(ways, [&](const top_k_way& how) { return !takes(how, what); });
+  return ways;
+}
+
 }  // namespace shortlist::conformance

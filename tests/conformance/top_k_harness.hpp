@@ -112,8 +112,12 @@ std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_d
 /// warp_rows and block_rows, which the plan chooses for most of what they can take. One that cannot take a shape leaves
 /// it to the plan.
 std::vector<top_k_way> ways_of(device where);
+/// Of those the ones that a case is run by: on a GPU not those that leave it to the plan.
+std::vector<top_k_way> ways_for(const top_k_case& what, device where);
 
 /// Which algorithm a case gets, of what is forced now or else planned.
 std::string algorithm_of(const top_k_case& what, device where);
+/// Whether a case gets the algorithm that a way forces; or what is planned, where it forces none.
+bool takes(const top_k_way& how, const top_k_case& what);
 
 }  // namespace shortlist::conformance

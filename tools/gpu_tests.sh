@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# ./run gpu [PROGRAM [FILTER]]: the conformance tests that need a GPU, each in a process of its own and as many side by
+# side as there are cores: most of what they take is the reference's one thread. PROGRAM is conformance_tests, without
+# it that of build/release; FILTER is GoogleTest's. Fails if a test fails, is skipped, or has not ended after
+# kLimitSeconds.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/common.sh
+
+program=${1:-build/release/bin/conformance_tests}
+filter=${2:-*}
+kLimitSeconds=600
+have_gpu || cannot "there is no GPU"
+[[ -x $program ]] || cannot "$program is not built: ./run test builds it"
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# Those without a parameter first: they are in no parts, and take longest.
+list_tests() {
+  "$program" --gtest_list_tests --gtest_filter="$filter" |
+    awk '/^[^ ]/ { suite = $1 } /^ / { print (suite ~ "/" ? 2 : 1), suite $1 }' | grep -v '/cpu$' | sort -s -k 1,1n |
+    cut -d ' ' -f 2
+}
+
+run_one() {
+  local log=$logs/${1//\//_} status=0
+  timeout "$kLimitSeconds" "$program" --gtest_filter="$1" >"$log" 2>&1 || status=$?
+  if ((status == 124)); then
+    echo "cut off $1"
+  elif ((status != 0)); then
+    echo "failed $1"
+    grep -h -A 6 'Failure$' "$log" | head -20 >&2
+  elif grep -q '^\[  SKIPPED' "$log"; then
+    echo "skipped $1"
+  elif grep -q '^\[  PASSED  \] 1 test' "$log"; then
+    echo "passed $1"
+  else
+    echo "failed $1"
+  fi
+}
+export -f run_one
+export program kLimitSeconds logs
+
+list_tests | xargs -P "$(nproc)" -I{} bash -c 'run_one {}' >"$logs/outcomes"
+passed=$(grep -c '^passed' "$logs/outcomes" || true)
+others=$(grep -v '^passed' "$logs/outcomes" || true)
+printf '%d passed\n%s' "$passed" "${others:+$others$'\n'}"
+[[ -z $others && $passed -gt 0 ]]
