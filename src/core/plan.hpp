@@ -113,9 +113,10 @@ std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted
 
 inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;  // of a row's columns: 16-bit numbers
 inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;  // columns that may reach a row's filter
-inline constexpr std::int64_t kResidentRowsSortBytes =
-    72 * 1024;  // that take the place of a row, where they are sorted
-inline constexpr std::int64_t kResidentRowsMaxBytes = 113 * 1024;  // of shared memory: two blocks a multiprocessor
+// Bytes that take the place of a row, where its entries are sorted.
+inline constexpr std::int64_t kResidentRowsSortBytes = std::int64_t{72} * 1024;
+// Of shared memory: two blocks share a multiprocessor.
+inline constexpr std::int64_t kResidentRowsMaxBytes = std::int64_t{113} * 1024;
 /// Whether a list has room for what a cut of a row's sample lets through, but in one row of 30,000.
 bool resident_rows_list_holds(std::int64_t cols, std::int64_t k, std::int64_t capacity);
 /// Shared memory of a block of resident_rows: a row, its marks, and a list.

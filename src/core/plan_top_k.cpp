@@ -394,7 +394,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
              "the time; of few steps half or more, whose rows are looked at again for what no list holds\n";
     case top_k_algorithm::resident_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes two thirds of the time or "
-             "more; of few steps less, whose rows are read again for what no list holds\n";
+             "more; of few steps less, whose rows are looked at again for what no list holds\n";
     case top_k_algorithm::filter_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long; of few steps less, "
              "whose rows are read again for what no list holds\n";
