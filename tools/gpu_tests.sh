@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ./run gpu [PROGRAM [FILTER]]: the conformance tests that need a GPU, each in a process of its own and as many side by
 # side as there are cores: most of what they take is the reference's one thread. PROGRAM is conformance_tests, without
-# it that of build/release; FILTER is GoogleTest's. What is skipped is counted and named, as tests are that need two GPUs.
-# Fails if a test fails or has not ended after kLimitSeconds, or if none passed.
+# it that of build/release; FILTER is GoogleTest's. What is skipped is counted and named, as tests are that need two
+# GPUs. Fails if a test fails or has not ended after kLimitSeconds, or if none passed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
