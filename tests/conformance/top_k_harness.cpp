@@ -233,13 +233,12 @@ std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_d
 }
 
 std::vector<top_k_way> ways_of(device where) {
+  std::vector<top_k_way> ways;
   if (where.kind() != device_kind::cpu) {
-    return {{where, "-", "plan"},        {where, "-", "stop_rows"},   {where, "-", "resident_rows"},
-            {where, "-", "filter_rows"}, {where, "-", "stream_rows"}, {where, "-", "cluster_rows"},
-            {where, "-", "radix_rows"}};
+    for (const char* algorithm : kGpuWays) ways.push_back({where, "-", algorithm});
+    return ways;
   }
   const auto isas = cpu::available_isas();
-  std::vector<top_k_way> ways;
   for (const auto& isa : isas) {
     for (const char* algorithm : {"whole_rows", "split_rows"}) ways.push_back({where, std::string(isa), algorithm});
   }
@@ -264,14 +263,14 @@ std::string algorithm_of(const top_k_case& what, device where) {
 }
 
 bool takes(const top_k_way& how, const top_k_case& what) {
-  if (how.algorithm == "plan") return true;
+  if (how.algorithm == "plan" || how.where.kind() == device_kind::cpu) return true;
   const forced_way forced(how);
   return algorithm_of(what, how.where) == how.algorithm;
 }
 
 std::vector<top_k_way> ways_for(const top_k_case& what, device where) {
   std::vector<top_k_way> ways = ways_of(where);
-  if (where.kind() != device_kind::cpu) std::erase_if(ways, [&](const top_k_way& how) { return !takes(how, what); });
+  std::erase_if(ways, [&](const top_k_way& how) { return !takes(how, what); });
   return ways;
 }
 

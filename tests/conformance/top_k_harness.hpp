@@ -108,16 +108,18 @@ class forced_way {
 std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_data& data,
                     const output_bytes& expected);
 
-/// On the CPU every algorithm with every instruction set, and the plan; on a GPU the plan, and each algorithm but
-/// warp_rows and block_rows, which the plan chooses for most of what they can take. One that cannot take a shape leaves
-/// it to the plan.
+/// The plan of a GPU, and each algorithm but warp_rows and block_rows, which the plan chooses for most of what they can
+/// take. One that cannot take a shape leaves it to the plan.
+inline constexpr const char* kGpuWays[] = {"plan",        "stop_rows",    "resident_rows", "filter_rows",
+                                           "stream_rows", "cluster_rows", "radix_rows"};
+/// On the CPU every algorithm with every instruction set, and the plan; on a GPU those above.
 std::vector<top_k_way> ways_of(device where);
-/// Of those the ones that a case is run by: on a GPU not those that leave it to the plan.
+/// Of those the ones that can take a case.
 std::vector<top_k_way> ways_for(const top_k_case& what, device where);
 
 /// Which algorithm a case gets, of what is forced now or else planned.
 std::string algorithm_of(const top_k_case& what, device where);
-/// Whether a case gets the algorithm that a way forces; or what is planned, where it forces none.
+/// Whether a case gets the algorithm that a way forces, if it forces one. The CPU's take all.
 bool takes(const top_k_way& how, const top_k_case& what);
 
 }  // namespace shortlist::conformance
