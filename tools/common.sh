@@ -120,6 +120,24 @@ cannot() {
   exit 77
 }
 
+# tests_of PROGRAM FILTER: the names of a GoogleTest program's tests, one a line.
+tests_of() {
+  "$1" --gtest_list_tests --gtest_filter="$2" | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }'
+}
+
+# outcome STATUS LOG: of a test that ran alone, under timeout: passed, skipped, failed or cut off.
+outcome() {
+  if (($1 == 124)); then
+    echo 'cut off'
+  elif (($1 == 0)) && grep -q '^\[  SKIPPED' "$2"; then
+    echo skipped
+  elif (($1 == 0)) && grep -q '^\[  PASSED  \] 1 test\.' "$2"; then
+    echo passed
+  else
+    echo failed
+  fi
+}
+
 # A Python that can build the package: 3.11 or later, with venv and the headers. SHORTLIST_PYTHON names another one.
 kNoPython='no Python 3.11 or later with venv and headers; on Debian or Ubuntu:  sudo apt-get install -y python3-venv python3-dev'
 python_for_wheels() {

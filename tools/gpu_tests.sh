@@ -18,28 +18,16 @@ trap 'rm -rf "$logs"' EXIT
 
 # Those without a parameter first: they are in no parts, and take longest.
 list_tests() {
-  "$program" --gtest_list_tests --gtest_filter="$filter" |
-    awk '/^[^ ]/ { suite = $1 } /^ / { print (suite ~ "/" ? 2 : 1), suite $1 }' | grep -v '/cpu$' | sort -s -k 1,1n |
-    cut -d ' ' -f 2
+  tests_of "$program" "$filter" | grep -v '/cpu$' | awk '{ print (/\// ? 2 : 1), $0 }' | sort -s -k 1,1n | cut -d ' ' -f 2
 }
 
 run_one() {
   local log=$logs/${1//\//_} status=0
   timeout "$kLimitSeconds" "$program" --gtest_filter="$1" >"$log" 2>&1 || status=$?
-  if ((status == 124)); then
-    echo "cut off $1"
-  elif ((status != 0)); then
-    echo "failed $1"
-    grep -h -A 6 'Failure$' "$log" | head -20 >&2
-  elif grep -q '^\[  SKIPPED' "$log"; then
-    echo "skipped $1"
-  elif grep -q '^\[  PASSED  \] 1 test' "$log"; then
-    echo "passed $1"
-  else
-    echo "failed $1"
-  fi
+  echo "$(outcome "$status" "$log") $1"
+  grep -h -A 6 'Failure$' "$log" | head -20 >&2 || true
 }
-export -f run_one
+export -f run_one outcome
 export program kLimitSeconds logs
 
 list_tests | xargs -P "$(nproc)" -I{} bash -c 'run_one {}' >"$logs/outcomes"
