@@ -24,6 +24,7 @@ from typing import Callable, NamedTuple
 import faiss
 import numpy as np
 
+import machine_load
 import shortlist as sl
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -126,9 +127,9 @@ def timed(call):
 
 def wait_until_quiet():
     until = time.monotonic() + QUIET_SECONDS
-    while os.getloadavg()[0] > QUIET_LOAD and time.monotonic() < until:
+    while (load := machine_load.busy_cores()) > QUIET_LOAD and time.monotonic() < until:
         time.sleep(5)
-    return os.getloadavg()[0]
+    return load
 
 
 def say(text):

@@ -235,7 +235,7 @@ def measured_again(records, hardware):
     lines = []
     for (commit, date), again in sorted(works.items()):
         load = max(record["load_before"] for record in again)
-        busy = f", load before up to {load:.1f}" if load > verdicts.BUSY_SHARE * hardware["cores"] else ""
+        busy = f", load before up to {load:.1f}" if verdicts.is_busy(load, hardware["cores"]) else ""
         names = ", ".join(f"`{record['work']}`" for record in again)
         lines += [f"Measured again at commit {commit}, {date}{busy}: {names}.", ""]
     return lines
@@ -257,7 +257,7 @@ def campaign_section(machine, campaign, document):
     ]
     lines += measured_again(document["records"], hardware)
     load = document.get("load_before", 0)
-    if load > verdicts.BUSY_SHARE * hardware["cores"]:
+    if verdicts.is_busy(load, hardware["cores"]):
         lines += [f"**The machine was busy: load {load:.1f} before the run.** Its figures are no record.", ""]
     if campaign == "seeds" and seed_speedups(document):
         lines += [f"![speed-up over the round trip, by configuration]({picture_name(machine)})", ""]

@@ -174,6 +174,8 @@ def table(document):
 
 def updated(file, document):
     """The record of a file, with this run's works in the place of its own; each says which commit and day it is of."""
+    if not file.exists():
+        sys.exit(f"run_campaign: --update: there is no record {file}; a run without --only makes it")
     record = json.loads(file.read_text(encoding="utf-8"))
     for what in ("gpu", "cuda", "library_cpu"):
         was, now = record["machine"].get(what), document["machine"].get(what)
@@ -233,7 +235,7 @@ def main():
         install_peers()
     program = shutil.which(arguments.program) or sys.exit(f"run_campaign: no program {arguments.program}")
     load = machine_load.busy_cores()
-    if load > verdicts.BUSY_SHARE * os.cpu_count():
+    if verdicts.is_busy(load, os.cpu_count()):
         say(
             f"run_campaign: the machine is busy ({load:.1f} of {os.cpu_count()} cores): the figures will be "
             "wrong, those of peers that spin while they wait above all"
@@ -266,14 +268,14 @@ def main():
 
     partial = arguments.quick or (arguments.only and not arguments.update)
     results = arguments.results or (HERE.parent / "build/bench_results" if partial else HERE / "results")
-    file = results / machine / f"{arguments.campaign}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    written = updated(file, document) if arguments.update else document
-    file.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     print(table(document))
-    tables = [] if arguments.update else rows_accuracy.tables(document)
+    tables = rows_accuracy.tables(document)
     if tables:
         print("\n" + "\n".join(tables).rstrip())
+    file = results / machine / f"{arguments.campaign}.json"
+    written = updated(file, document) if arguments.update else document
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     print(f"\nwritten to {file}")
     if not right:
         say("run_campaign: an answer was wrong or work failed; see WRONG above")

@@ -28,6 +28,10 @@ CPU_CAMPAIGNS = ("flat_cpu", "flat_certified")
 BUSY_SHARE = 0.5
 
 
+def is_busy(load, cores):
+    return load > BUSY_SHARE * cores
+
+
 class Verdict(NamedTuple):
     what: str
     target: str
