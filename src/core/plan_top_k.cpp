@@ -387,8 +387,7 @@ std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shap
       return "early stop: gains nothing: an exact search moves the same bytes, and takes as long\n";
     case top_k_algorithm::stream_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes a tenth to a quarter less "
-             "time; "
-             "up to half less than few steps, which read pieces of a row again\n";
+             "time; up to half less than few steps, which read pieces of a row again\n";
     case top_k_algorithm::cluster_rows:
       return "early stop: gains nothing: an exact search moves the same bytes, and takes seven to nine tenths of "
              "the time; of few steps half or more, whose rows are looked at again for what no list holds\n";
