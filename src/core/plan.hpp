@@ -78,6 +78,7 @@ enum class top_k_algorithm : std::uint8_t {
   stream_rows,    ///< CUDA: a row streamed once by a team of blocks, past a cut that the k best surely reach
   cluster_rows,   ///< CUDA: a row by a cluster of blocks, which list what reaches a cut that the k best surely reach
   radix_rows,     ///< CUDA: the border's key, digit by digit; serves everything
+  bracket_rows,   ///< CUDA: a long row streamed past two numbers around its border, for a k that no list has room for
 };
 
 std::string_view to_string(top_k_algorithm algorithm);
@@ -110,6 +111,8 @@ inline constexpr float kFilterRowsLine = 32.0f;
 inline constexpr int kFilterRowsSlackShare = 10;  // of what must reach it; so many more may
 /// Columns that filter_rows makes room for: what a cut of its sample may let through, but in one row of 100,000.
 std::int64_t filter_rows_capacity(std::int64_t cols, std::int64_t k, bool sorted);
+
+inline constexpr std::int64_t kBracketRowsMaxCols = 1 << 19;  // of which marks fit shared memory, two each
 
 inline constexpr std::int64_t kResidentRowsMaxPlaces = 65'536;  // of a row's columns: 16-bit numbers
 inline constexpr std::int64_t kResidentRowsMaxCapacity = 3584;  // columns that may reach a row's filter

@@ -22,7 +22,8 @@ constexpr top_k_algorithm_name kCudaTopKAlgorithms[] = {
     {"warp_rows", top_k_algorithm::warp_rows},       {"block_rows", top_k_algorithm::block_rows},
     {"stop_rows", top_k_algorithm::stop_rows},       {"resident_rows", top_k_algorithm::resident_rows},
     {"filter_rows", top_k_algorithm::filter_rows},   {"stream_rows", top_k_algorithm::stream_rows},
-    {"cluster_rows", top_k_algorithm::cluster_rows}, {"radix_rows", top_k_algorithm::radix_rows}};
+    {"cluster_rows", top_k_algorithm::cluster_rows}, {"bracket_rows", top_k_algorithm::bracket_rows},
+    {"radix_rows", top_k_algorithm::radix_rows}};
 
 std::optional<top_k_algorithm> forced_top_k_algorithm(device_kind kind) {
   using names = std::span<const top_k_algorithm_name>;
@@ -128,8 +129,10 @@ struct cuda_top_k_rule {
   std::int64_t max_sorted_k = kAny;
   std::int64_t max_block_rows_bytes = kAny;
   std::int64_t max_filter_rows_capacity = kAny;
+  std::int64_t min_filter_rows_capacity = 0;  // as min_rows
   std::int64_t max_resident_rows_bytes = kAny;
   std::int64_t min_cols_per_k = 0;
+  std::int64_t max_cols_per_k = kAny;
   bool only_exact_lists = false;  // no mask, no early stop
   bool only_halves = false;       // of 16 bits, by ascending column
   bool only_stopped = false;      // an early stop, no mask
@@ -142,11 +145,14 @@ struct cuda_top_k_rule {
   std::string_view reason;
 
   constexpr bool holds(const top_k_shape& shape) const {
-    return shape.rows >= min_rows && (below_rows == kAny || shape.rows < below_rows) && can_take(shape);
+    return shape.rows >= min_rows && (below_rows == kAny || shape.rows < below_rows) && can_take(shape) &&
+           (min_filter_rows_capacity == 0 ||
+            filter_rows_capacity(shape.cols, shape.k, shape.sorted) >= min_filter_rows_capacity);
   }
   constexpr bool can_take(const top_k_shape& shape) const {
     return shape.cols >= min_cols && shape.cols <= max_cols && shape.rows <= max_rows && shape.k <= max_k &&
            (!shape.sorted || shape.k <= max_sorted_k) && shape.cols / shape.k >= min_cols_per_k &&
+           (max_cols_per_k == kAny || shape.cols / shape.k <= max_cols_per_k) &&
            (!only_exact_lists || (!shape.mask && !shape.early_stop)) &&
            (!only_halves || (size_bytes(shape.type) == 2 && !shape.sorted)) &&
            (!only_stopped || (shape.early_stop && !shape.mask)) && (!only_by_column || !shape.sorted) &&
@@ -164,8 +170,10 @@ struct cuda_top_k_rule {
   }
 };
 
-constexpr std::int64_t kMostClusterBlocks = 8;      // of a row in cluster_rows
-constexpr std::int64_t kClusterRowsBelowRows = 67;  // of which a GPU of 132 multiprocessors has two blocks each
+constexpr std::int64_t kBracketRowsMinRows = 1024;   // some four rows a block, where filter_rows takes a shape, too
+constexpr std::int64_t kMostClusterBlocks = 8;       // of a row in cluster_rows
+constexpr std::int64_t kClusterRowsBelowRows = 67;   // of which a GPU of 132 multiprocessors has two blocks each
+constexpr std::int64_t kClusterRowsBelowLone = 133;  // and a block each
 
 constexpr cuda_top_k_rule kCudaTopKRules[] = {
     {.max_cols = kWarpRowsMaxCols,
@@ -220,6 +228,17 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::cluster_rows,
      .reason = "few long rows, k within 112: a cluster of blocks reads a row and lists what its k best surely reach"},
+    // k 50, ms, filter_rows or resident_rows: 67, 100, 132 rows of 128,256 fp32 0.023, 0.027, 0.031 and 0.029, 0.029,
+    // 0.032; bf16 0.019, 0.020, 0.022 and 0.026; 100 of 17,000 0.013 and 0.018. Of 131,072, k 64 0.092: lists overflow.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = 131'072,
+     .max_rows = std::numeric_limits<std::int32_t>::max() / kMostClusterBlocks,
+     .below_rows = kClusterRowsBelowLone,
+     .max_k = 50,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::cluster_rows,
+     .reason = "no more long rows than multiprocessors, k within 50: a block reads a row and lists what its k best "
+               "surely reach"},
     // Eps 1e-4, four and two steps, ms, filter_rows: 64 x 128,256 fp32, k 50 0.024, 0.028 and 0.023, 0.030, 0.029 and
     // 0.032 (bf16 0.019, 0.026, 0.027 and 0.027); 1 row 0.016, 0.019 and 0.017, 0.030, 0.028 and 0.029; 64 rows, k 112
     // 0.029, 0.054 and 0.044, 0.031, 0.031 and 0.033.
@@ -247,6 +266,29 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::resident_rows,
      .reason = "long rows, two of which fit a multiprocessor: a block marks what reaches a filter while its row comes"},
+    // bf16, 1024 x 50,000, k 4,500, 6,144, 8,192 and 11,740: 0.094, 0.095, 0.098 and 0.105 ms, filter_rows 0.099,
+    // 0.110, 0.124 and 0.165; 2000 x 33,000, k 5,000: 0.129 and 0.170. 600 x 80,000, k 6,000: 0.131 and 0.080.
+    {.min_cols = kBlockRowsMaxCols + 1,
+     .max_cols = 65'536,
+     .min_rows = kBracketRowsMinRows,
+     .max_cols_per_k = 10,
+     .only_exact_lists = true,
+     .only_halves = true,
+     .algorithm = top_k_algorithm::bracket_rows,
+     .reason =
+         "many long rows of 16 bits, a tenth of the columns or more: a block streams a row past two numbers around "
+         "its border, and lists what is between"},
+    // 1024 x 50,000, k 11,200: 0.160 ms, filter_rows 0.151; 11,740, where its threads do not hold all lists, 0.155 and
+    // 0.201.
+    {.min_cols = kBlockRowsMaxCols + 1,
+     .max_cols = kFilterRowsMaxCols,
+     .min_rows = kBracketRowsMinRows,
+     .min_filter_rows_capacity = 15'801,
+     .only_exact_lists = true,
+     .only_by_column = true,
+     .algorithm = top_k_algorithm::bracket_rows,
+     .reason = "many long rows, a k whose list threads do not hold: a block streams a row past two numbers around its "
+               "border, and lists what is between"},
     // 2000 x 20,000, k 50: 0.065 ms (bf16 0.056), block_rows 0.097 (0.194); 64 x 400,000, k 1024: stream_rows wins.
     // 4096 x 32,000, k 2048 and 4096: 0.162 and 0.639 ms, block_rows 0.212 and 0.232; 1024 x 50,000, k 8192: 0.128,
     // radix_rows 0.409.
@@ -324,6 +366,15 @@ constexpr cuda_top_k_rule kCudaTopKRules[] = {
      .only_exact_lists = true,
      .algorithm = top_k_algorithm::filter_rows,
      .reason = "many long rows, k above 2048: a block streams a row once past a filter that a sample of it suggests"},
+    // 1024 x 50,000, k 25,000: 0.202 ms (bf16 0.149), radix_rows 0.456; 128 x 500,000, k 100,000: 0.264 and 0.516.
+    {.min_cols = kFilterRowsMinCols,
+     .max_cols = kBracketRowsMaxCols,
+     .min_rows = kFilterRowsMinRows,
+     .only_exact_lists = true,
+     .algorithm = top_k_algorithm::bracket_rows,
+     .reason =
+         "many long rows, a k that no list has room for: a block streams a row past two numbers around its border, and "
+         "lists what is between"},
     {.only_neighbours = false,
      .algorithm = top_k_algorithm::radix_rows,
      .reason = "no other kernel takes fp64, columns that lie apart, outputs beyond a block's memory, or of long rows a "
@@ -447,7 +498,8 @@ std::string explain_top_k(device_kind kind, std::string_view device_description,
   const double written_bytes = shape.mask ? rows * static_cast<double>(shape.cols)
                                           : rows * static_cast<double>(shape.k) * (value_bytes + index_bytes);
   const bool by_radix = plan.algorithm == top_k_algorithm::radix_rows;
-  const bool sorts_apart = by_radix || (plan.algorithm == top_k_algorithm::filter_rows && shape.early_stop);
+  const bool sorts_apart = by_radix || plan.algorithm == top_k_algorithm::bracket_rows ||
+                           (plan.algorithm == top_k_algorithm::filter_rows && shape.early_stop);
   const std::string passes = by_radix ? fmt::format(" up to {} times", radix_passes(shape)) : "";
   const std::string output = shape.mask ? "a mask" : fmt::format("values and {:g}-bit indices", 8 * index_bytes);
   const std::string order = !shape.sorted || shape.mask ? ""

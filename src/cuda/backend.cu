@@ -31,6 +31,7 @@
 #include "cuda/sample/sample_rows.hpp"
 #include "cuda/sample/stream_sample.hpp"
 #include "cuda/top_k/block_rows.hpp"
+#include "cuda/top_k/bracket_rows.hpp"
 #include "cuda/top_k/cluster_rows.hpp"
 #include "cuda/top_k/filter_rows.hpp"
 #include "cuda/top_k/radix_rows.hpp"
@@ -245,6 +246,10 @@ class cuda_backend final : public core::backend {
       case core::top_k_algorithm::filter_rows:
         if (!stops_early(request)) return launch_filter_rows(native(stream), request, multiprocessors);
         launch_stopped_filter_rows(native(stream), by_column(request), multiprocessors);
+        if (request.options.sorted) launch_sort_rows(native(stream), request);
+        return;
+      case core::top_k_algorithm::bracket_rows:
+        launch_bracket_rows(native(stream), by_column(request), multiprocessors);
         if (request.options.sorted) launch_sort_rows(native(stream), request);
         return;
       case core::top_k_algorithm::cluster_rows:

@@ -216,6 +216,17 @@ TEST_P(TopKOfDistributions, OfManyResidentRows) {
   expect_equal_for_distributions(GetParam(), kShapes, "resident_rows", kOf16Bits);
 }
 
+/// A k that no list has room for, of rows alike and of rows that a sample does not serve.
+TEST_P(TopKOfDistributions, OfBrackets) {
+  constexpr many_rows kShapes[] = {{900, 16'500, 9'000},       {70, 50'000, 11'741},
+                                   {600, 17'003, 4'000},       {7, 500'001, 250'000},
+                                   {80, 40'000, 39'999},       {90, 20'000, 19'000, false, "borders"},
+                                   {300, 33'000, 200},         {100, 30'011, 15'000, false, "lengths"},
+                                   {70, 130'000, 12'000},      {140, 20'001, 1},
+                                   {80, 17'000, 12'000, true}, {67, 50'000, 25'000, false, "begins"}};
+  expect_equal_for_distributions(GetParam(), kShapes, "bracket_rows");
+}
+
 /// NaN whose upper half is infinity's reaches a filter that compares upper halves: lists have k entries of which fewer
 /// are numbers.
 TEST(TopKResident, NanThatIsTakenForInfinity) {
@@ -349,7 +360,7 @@ TEST(TopKChains, AsIfEachCallWaited) {
 
 /// Few rows by clusters of every size: rows of which all is on its way at once, and longer ones; lists that overflow.
 TEST(TopKClusters, EqualTheReferenceToTheBit) {
-  constexpr std::int64_t kRows[] = {1, 5, 17, 40, 66};
+  constexpr std::int64_t kRows[] = {1, 5, 17, 40, 66, 101};  // the last by blocks alone
   constexpr std::int64_t kCols[] = {17'001, 128'256, 200'000};
   constexpr std::int64_t kKs[] = {1, 50, 112};
   constexpr std::int64_t kFewElements = 1'000'000;  // of cases that are all run, the others by turns
@@ -401,7 +412,7 @@ struct ragged_long_rows {
 };
 constexpr many_rows kOfClusters[] = {{5, 17'001, 50},         {1, 128'256, 50, true}, {17, 40'000, 112, true},
                                      {40, 17'001, 1},         {66, 50'001, 112},      {66, 128'256, 50, true},
-                                     {9, 200'000, 100, true}, {1, 200'000, 1}};
+                                     {9, 200'000, 100, true}, {1, 200'000, 1},        {132, 40'000, 50, true}};
 constexpr many_rows kOfTeams[] = {{2, 90'001, 50},         {1, 300'000, 2'048, true}, {90, 9'345, 400, true},
                                   {263, 9'345, 2'048},     {300, 9'344, 1, true},     {131, 20'001, 128},
                                   {40, 17'001, 700, true}, {2, 1'000'003, 100, true}};
@@ -409,10 +420,13 @@ constexpr many_rows kOfResident[] = {
     {400, 17'003, 300}, {400, 20'000, 1'500, true}, {500, 16'500, 50}, {400, 18'001, 2'000}, {1'600, 16'392, 60, true}};
 constexpr many_rows kOfFilters[] = {{300, 17'003, 300},   {280, 20'000, 2'500, true}, {400, 16'500, 50, true},
                                     {270, 33'000, 4'096}, {300, 24'001, 1'000, true}, {135, 40'000, 9'000}};
+constexpr many_rows kOfBrackets[] = {
+    {300, 17'003, 9'000}, {280, 20'000, 15'000, true}, {270, 33'000, 4'096}, {135, 40'000, 20'000}};
 constexpr ragged_long_rows kRaggedLongRows[] = {{"cluster_rows", kOfClusters},
                                                 {"stream_rows", kOfTeams},
                                                 {"resident_rows", kOfResident},
-                                                {"filter_rows", kOfFilters}};
+                                                {"filter_rows", kOfFilters},
+                                                {"bracket_rows", kOfBrackets}};
 
 class TopKRaggedLongRows : public testing::TestWithParam<ragged_long_rows> {};
 INSTANTIATE_TEST_SUITE_P(By, TopKRaggedLongRows, testing::ValuesIn(kRaggedLongRows),

@@ -111,7 +111,7 @@ std::string run_way(const top_k_case& what, const top_k_way& how, const matrix_d
 /// The plan of a GPU, and each algorithm but warp_rows and block_rows, which the plan chooses for most of what they can
 /// take. One that cannot take a shape leaves it to the plan.
 inline constexpr const char* kGpuWays[] = {"plan",        "stop_rows",    "resident_rows", "filter_rows",
-                                           "stream_rows", "cluster_rows", "radix_rows"};
+                                           "stream_rows", "cluster_rows", "bracket_rows",  "radix_rows"};
 /// On the CPU every algorithm with every instruction set, and the plan; on a GPU those above.
 std::vector<top_k_way> ways_of(device where);
 /// Of those the ones that can take a case.

@@ -147,11 +147,12 @@ std::vector<top_k_case> some_cases(const device& where) {
       .type = value_type::f16, .rows = 280, .cols = 17'003, .k = 100, .mode = "eps_2^-7", .seed = 35};
   const top_k_case long_eps{.rows = 3, .cols = 40'000, .k = 100, .mode = "eps_1e-4", .seed = 30};
   const top_k_case long_list{.rows = 133, .cols = 33'000, .k = 3'500, .seed = 31};
+  const top_k_case bracketed{.rows = 800, .cols = 17'003, .k = 12'000, .outputs = "values+i32", .seed = 36};
   // By teams of blocks.
   const top_k_case longest_steps{.rows = 3, .cols = 210'000, .k = 100, .mode = "max_iter_4", .seed = 32};
-  for (const top_k_case& what :
-       {of_clusters, of_teams, resident, filtered, held, steps, wide_eps, half_steps, long_half_eps, long_steps,
-        many_long_steps, resident_steps, resident_few_steps, resident_wide_eps, long_eps, long_list, longest_steps})
+  for (const top_k_case& what : {of_clusters, of_teams, resident, filtered, held, steps, wide_eps, half_steps,
+                                 long_half_eps, long_steps, many_long_steps, resident_steps, resident_few_steps,
+                                 resident_wide_eps, long_eps, long_list, bracketed, longest_steps})
     cases.push_back(what);
   return cases;
 }

@@ -378,7 +378,10 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 4'096, .cols = 32'769, .k = 3'000}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 1, .cols = kFilterRowsMinCols, .k = kClusterRowsMaxK}), cluster_rows);
   EXPECT_EQ(on_cuda({.rows = 66, .cols = kFilterRowsMaxCols, .k = 1}), cluster_rows);
-  EXPECT_EQ(on_cuda({.rows = 67, .cols = 50'000, .k = 1}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 132, .cols = 131'072, .k = 50}), cluster_rows);
+  EXPECT_EQ(on_cuda({.rows = 67, .cols = 131'073, .k = 50}), filter_rows) << "a longer list of one block";
+  EXPECT_EQ(on_cuda({.rows = 67, .cols = 50'000, .k = 51}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 133, .cols = 50'000, .k = 1}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = kFilterRowsMaxCols + 1, .k = 1}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = kClusterRowsMaxK + 1}), stream_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = 128}), stream_rows);
@@ -390,13 +393,24 @@ TEST(plan, of_rows_on_a_gpu_follows_its_table) {
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'257, .k = 2048, .type = value_type::f16, .sorted = true}), resident_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 51'000, .k = 2048, .type = value_type::bf16}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 3000, .type = value_type::bf16}), filter_rows);
-  EXPECT_EQ(on_cuda({.rows = 67, .cols = 24'000, .k = 1}), resident_rows);
+  EXPECT_EQ(on_cuda({.rows = 133, .cols = 24'000, .k = 1}), resident_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 25'600, .k = 1000}), resident_rows);
   EXPECT_EQ(on_cuda({.rows = 1024, .cols = 25'800, .k = 1000}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 128}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = 50'000, .k = 8192}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = 9, .cols = 50'000, .k = kFilterRowsMaxSortedK, .sorted = true}), filter_rows);
   EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 300'000, .k = kStreamRowsMaxK + 1}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 11'269}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 11'270}), bracket_rows) << "a longer list";
+  EXPECT_EQ(on_cuda({.rows = 1023, .cols = 50'000, .k = 11'740}), filter_rows) << "few rows";
+  EXPECT_EQ(on_cuda({.rows = 1023, .cols = 50'000, .k = 11'741}), bracket_rows) << "a longer list";
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 4'545, .type = value_type::bf16}), filter_rows);
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 4'546, .type = value_type::bf16}), bracket_rows);
+  EXPECT_EQ(on_cuda({.rows = 3'000'000'000, .cols = kBracketRowsMaxCols, .k = 20'000}), bracket_rows);
+  EXPECT_EQ(on_cuda({.rows = 64, .cols = 50'000, .k = 4'097, .sorted = true}), bracket_rows) << "sorted by sort_rows";
+  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows, .cols = 50'000, .k = 50'000, .sorted = true}), bracket_rows);
+  EXPECT_EQ(on_cuda({.rows = kFilterRowsMinRows - 1, .cols = 50'000, .k = 11'741}), radix_rows) << "few rows";
+  EXPECT_EQ(on_cuda({.rows = 1024, .cols = 50'000, .k = 11'741, .mask = true}), radix_rows);
 }
 
 TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
@@ -412,7 +426,7 @@ TEST(plan, of_rows_on_a_gpu_has_one_algorithm_for_all_else) {
       {.rows = 1, .cols = std::int64_t{1} << 31, .k = 1, .early_stop = true},
       {.rows = 9, .cols = 50'000, .k = 100, .mask = true},
       {.rows = 1, .cols = kMaxRows, .k = 1},
-      {.rows = 3'000'000'000, .cols = 50'000, .k = 20'000},
+      {.rows = 99, .cols = kBracketRowsMaxCols + 1, .k = 20'000},
   };
   for (const top_k_shape& shape : shapes) {
     EXPECT_EQ(on_cuda(shape), top_k_algorithm::radix_rows) << explain_top_k(device_kind::cuda, "a GPU", shape);
@@ -459,7 +473,7 @@ TEST(plan, of_rows_refuses_the_names_of_another_kind_of_device) {
       {device_kind::cpu, "radix_rows", "SHORTLIST_FORCE_TOP_K is radix_rows; allowed is whole_rows or split_rows"},
       {device_kind::cuda, "whole_rows",
        "SHORTLIST_FORCE_TOP_K is whole_rows; allowed is warp_rows or block_rows or stop_rows or resident_rows or "
-       "filter_rows or stream_rows or cluster_rows or radix_rows"}};
+       "filter_rows or stream_rows or cluster_rows or bracket_rows or radix_rows"}};
   for (const auto& [kind, name, message] : wrong) {
     const environment_value forced(kForceTopK, name);
     try {

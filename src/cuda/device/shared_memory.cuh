@@ -127,6 +127,12 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint2 value)
 __device__ __forceinline__ void add_shared(std::uint32_t address, std::uint32_t value) {
   asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void set_shared_bits(std::uint32_t address, std::uint32_t bits) {
+  asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(address), "r"(bits) : "memory");
+}
+__device__ __forceinline__ void clear_shared_bits(std::uint32_t address, std::uint32_t bits) {
+  asm volatile("red.shared.and.b32 [%0], %1;" ::"r"(address), "r"(~bits) : "memory");
+}
 /// @returns what was there before.
 __device__ __forceinline__ std::uint32_t fetch_add_shared(std::uint32_t address, std::uint32_t value) {
   std::uint32_t before;
