@@ -173,7 +173,8 @@ def table(document):
 
 
 def updated(file, document):
-    """The record of a file, with this run's works in the place of its own; each says which commit and day it is of."""
+    """The record of a file, with this run's works in the place of its own, and those that it lacks behind the work that
+    they follow in the run; each says which commit and day it is of."""
     if not file.exists():
         sys.exit(f"run_campaign: --update: there is no record {file}; a run without --only makes it")
     record = json.loads(file.read_text(encoding="utf-8"))
@@ -183,14 +184,20 @@ def updated(file, document):
             sys.exit(f"run_campaign: --update: {file} is of a machine whose {what} is {was}; this one's is {now}")
     origin = {what: document[what] for what in ("commit", "date", "load_before")}
     measured = {r["work"]: {**r, **origin} for r in document["records"]}
-    unknown = measured.keys() - {r["work"] for r in record["records"]}
-    if unknown:
-        sys.exit(f"run_campaign: --update: {file} does not have {', '.join(sorted(unknown))}")
     for was in record["records"]:
         now = measured.get(was["work"], was)
         if now["verified"] and "ratio" in was and "ratio" not in now:
             sys.exit(f"run_campaign: --update: --only has to take the work that {was['work']} is compared with, too")
-    record["records"] = [measured.get(r["work"], r) for r in record["records"]]
+    works = [r["work"] for r in record["records"]]
+    at = next((works.index(work) for work in measured if work in works), len(works))
+    for work in measured:
+        if work in works:
+            at = works.index(work) + 1
+        else:
+            works.insert(at, work)
+            at += 1
+    kept = {r["work"]: r for r in record["records"]}
+    record["records"] = [measured.get(work) or kept[work] for work in works]
     return record
 
 
