@@ -417,6 +417,15 @@ std::int64_t radix_passes(const top_k_shape& shape) {
   return (bits + kDigitBits - 1) / kDigitBits + 1 + (shape.early_stop ? 2 : 0);
 }
 
+/// What is read more than once, as `explain` says it.
+std::string reads_again(top_k_algorithm algorithm, const top_k_shape& shape) {
+  switch (algorithm) {
+    case top_k_algorithm::radix_rows: return fmt::format(" up to {} times", radix_passes(shape));
+    case top_k_algorithm::bracket_rows: return ", lines of the k best again";
+    default: return "";
+  }
+}
+
 /// What an early stop is worth on a GPU, as a line of `explain`; measured by the campaign `rows`.
 std::string_view worth_of_early_stop(top_k_algorithm algorithm, const top_k_shape& shape) {
   constexpr std::int64_t kDenseShare = 3;  // a k of cols / 3 or more: the exact search has more to do than memory has
@@ -500,7 +509,6 @@ std::string explain_top_k(device_kind kind, std::string_view device_description,
   const bool by_radix = plan.algorithm == top_k_algorithm::radix_rows;
   const bool sorts_apart = by_radix || plan.algorithm == top_k_algorithm::bracket_rows ||
                            (plan.algorithm == top_k_algorithm::filter_rows && shape.early_stop);
-  const std::string passes = by_radix ? fmt::format(" up to {} times", radix_passes(shape)) : "";
   const std::string output = shape.mask ? "a mask" : fmt::format("values and {:g}-bit indices", 8 * index_bytes);
   const std::string order = !shape.sorted || shape.mask ? ""
                             : sorts_apart               ? ", sorted by a radix sort of all rows' entries"
@@ -517,7 +525,7 @@ std::string explain_top_k(device_kind kind, std::string_view device_description,
       shape.k, shape.rows, shape.cols, to_string(shape.type),
       shape.col_stride == 1 ? "" : fmt::format(", columns {} apart", shape.col_stride), order,
       shape.early_stop ? ", stopped early" : "", device_description, to_string(plan.algorithm), plan.reason,
-      read_bytes / 1e6, passes, written_bytes / 1e6, output, gb_per_s, machine,
+      read_bytes / 1e6, reads_again(plan.algorithm, shape), written_bytes / 1e6, output, gb_per_s, machine,
       (read_bytes + written_bytes) / (gb_per_s * 1e6),
       kind == device_kind::cuda && shape.early_stop ? worth_of_early_stop(plan.algorithm, shape) : "");
 }

@@ -517,6 +517,8 @@ TEST(plan, explains_rows_on_a_gpu) {
       {"algorithm:  radix_rows", "reads 3.6 MB up to 4 times", "two or three passes more"});
   has({.rows = 3, .cols = 100'000, .k = 5000, .sorted = true},
       {"algorithm:  radix_rows", "reads 1.2 MB up to 4 times", "sorted by a radix sort", "64-bit indices"});
+  has({.rows = 100, .cols = 50'000, .k = 20'000, .sorted = true},
+      {"algorithm:  bracket_rows", "sorted by a radix sort", "reads 20 MB, lines of the k best again, writes 24 MB"});
   has({.rows = 3, .cols = 100'000, .k = 3000, .early_stop = true, .mask = true},
       {"up to 6 times", "writes 0.3 MB of a mask", "early stop: gains nothing: it follows"});
   EXPECT_EQ(
