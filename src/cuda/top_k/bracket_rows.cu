@@ -69,6 +69,8 @@ SHORTLIST_HOST_DEVICE constexpr bracket_layout layout_of(std::int64_t cols) {
   return at;
 }
 
+static_assert(layout_of(core::kBracketRowsMaxCols).bytes <= std::int64_t{227} * 1024);  // what a block may have
+
 /// Numbers between which a row's border lies: from `low` on, below `high`.
 struct bracket {
   std::uint32_t low;
