@@ -205,8 +205,7 @@ __device__ __forceinline__ std::uint32_t mark_row(const whole_row<Stored>& row, 
     std::uint32_t aboves = marks_from(high);
     const std::uint32_t columns = (row.vectors - first) * kPerVector<Stored>;  // from there on
     if (columns < kGroup) {
-      const std::uint32_t there = columns > lane * kValues ? columns - lane * kValues : 0;
-      const std::uint32_t are_there = there < kValues ? (1u << there) - 1 : ~0u;
+      const std::uint32_t are_there = bits_there(columns, lane);
       reached &= are_there;
       aboves &= are_there;
     }
@@ -312,9 +311,7 @@ __device__ __forceinline__ void write_marked(const core::top_k_request& request,
 #pragma unroll
       for (int i = 0; i < kListedAtOnce; i++) {  // without a branch, for lanes would wait for each other behind it
         const std::uint32_t others = chosen & (chosen - 1);
-        std::uint32_t bit;  // of the only one that is set: found in one instruction
-        asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(chosen ^ others));
-        store_shared_if(chosen, at, static_cast<std::uint16_t>(lane * kValues + bit));
+        store_shared_if(chosen, at, static_cast<std::uint16_t>(lane * kValues + only_mark(chosen ^ others)));
         chosen = others;
         at += 2;
       }
@@ -371,9 +368,7 @@ __device__ __forceinline__ bracket part_by_row(const core::top_k_request& reques
   sample.load(row);
   const std::uint32_t flip = sign_flip<Stored>(request);
   const auto visit = [&](auto f) {
-    sample.for_each(row, flip, [&](float value, std::uint32_t) {
-      f(core::ascending_key(fmaxf(value, -INFINITY)) >> kSharedBits<Stored>);
-    });
+    sample.for_each(row, flip, [&](float value, std::uint32_t) { f(sampled_number<Stored>(value)); });
   };
   const auto k = static_cast<float>(request.options.k);
   return part_by_sample<Stored>(visit, __fdividef(k * kAll, static_cast<float>(row.columns)), kAll, outer, sums,

@@ -88,6 +88,18 @@ __device__ __forceinline__ std::uint32_t first_turn(std::uint32_t lane) {
   return lane / kLanesOfLine % kVectors<Stored>;
 }
 
+/// The number of the only mark that is set, in one instruction; any number where none is.
+__device__ __forceinline__ std::uint32_t only_mark(std::uint32_t mark) {
+  std::uint32_t bit;
+  asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(mark));
+  return bit;
+}
+/// Bits of the lane's columns of a piece that are there. @param columns of the row from the piece's first one on
+__device__ __forceinline__ std::uint32_t bits_there(std::uint32_t columns, std::uint32_t lane) {
+  const std::uint32_t there = columns > lane * kValues ? columns - lane * kValues : 0;
+  return there < kValues ? (1u << there) - 1 : ~0u;
+}
+
 /// What looks at the vectors that are marked: nothing does.
 struct sees_nothing {
   static constexpr bool kSees = false;

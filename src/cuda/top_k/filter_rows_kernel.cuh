@@ -109,8 +109,7 @@ class marked_columns {
   /// The first column that is left, if one is.
   __device__ __forceinline__ entry next() {
     const std::uint32_t others = rest_ & (rest_ - 1);
-    std::uint32_t bit;  // of the only one that is set: found in one instruction
-    asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(rest_ ^ others));
+    const std::uint32_t bit = only_mark(rest_ ^ others);
     const std::uint32_t value = load_shared_if<Stored>(rest_, values_ + bit * sizeof(Stored));
     rest_ = others;
     return make_uint2(bit, value);
@@ -190,10 +189,7 @@ __device__ __forceinline__ std::uint32_t list_row(const whole_row<Stored>& row, 
         if (vectors - first < kPiece<Stored>) fill_piece<Stored>(piece, vectors - first, lane);
       std::uint32_t marks = marks_of_piece(marker, piece, first, lane, filter, seen);
       const std::uint32_t columns = (vectors - first) * kPerVector<Stored>;  // from there on
-      if (columns < kPiece<Stored> * kPerVector<Stored>) {
-        const std::uint32_t there = columns > lane * kValues ? columns - lane * kValues : 0;
-        marks &= there < kValues ? (1u << there) - 1 : ~0u;
-      }
+      if (columns < kPiece<Stored> * kPerVector<Stored>) marks &= bits_there(columns, lane);
       const std::uint32_t count = __popc(marks);
       const std::uint32_t up_to = lanes_up_to(count);
       if (is_posted) store();

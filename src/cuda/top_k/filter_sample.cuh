@@ -84,6 +84,12 @@ class row_sample {
   std::uint32_t into_line_;  // where the row's first vector lies in its line, in vectors
 };
 
+/// The number of a sample's value, larger ones being better. NaN is as bad as -infinity.
+template <class Stored>
+__device__ __forceinline__ std::uint32_t sampled_number(float value) {
+  return core::ascending_key(fmaxf(value, core::float_from_bits(0xFF800000u))) >> kSharedBits<Stored>;
+}
+
 /// How many of the sample must reach a cut for k of the row's columns to reach it, but for one row in 10,000: the
 /// count of those that k columns would give spreads by its root.
 __device__ __forceinline__ std::uint32_t sampled_rank(std::uint32_t k, std::uint32_t columns) {
@@ -158,9 +164,6 @@ __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Sto
   const auto as_cut = [](std::uint32_t number, std::uint32_t columns) {
     return static_cast<std::uint64_t>(number << kSharedBits<Stored>) << 32 | columns;
   };
-  const auto number = [](float value) {  // NaN is as bad as -infinity
-    return core::ascending_key(fmaxf(value, core::float_from_bits(0xFF800000u))) >> kSharedBits<Stored>;
-  };
   std::uint32_t single = from_before.cut;  // a number that so many have, and that must be cut by columns
   std::uint32_t ties = 0;
   found_bin found{};
@@ -168,7 +171,7 @@ __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Sto
     constexpr std::uint32_t kTie = 1u << 16;
     std::uint32_t counts = 0;
     sample.for_each(row, flip, [&](float value, std::uint32_t) {
-      const std::uint32_t of_value = number(value);
+      const std::uint32_t of_value = sampled_number<Stored>(value);
       counts += (of_value > single ? 1 : 0) + (of_value == single ? kTie : 0);
     });
     counts = sums.of_threads(counts);
@@ -183,7 +186,7 @@ __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Sto
 #pragma unroll 1
     for (;;) {
       const bin_counter counter(bins, scratch);
-      sample.for_each(row, flip, [&](float value, std::uint32_t) { counter.count(number(value)); });
+      sample.for_each(row, flip, [&](float value, std::uint32_t) { counter.count(sampled_number<Stored>(value)); });
       find_bin(wanted, found, sums);
       if (found.inside <= slack) return as_cut(bins.begin(found.bin), 0);
       wanted -= found.before;
@@ -196,7 +199,7 @@ __device__ __forceinline__ std::uint64_t sample_cut_by_bins(const row_sample<Sto
   const number_bins places{~(row.first_column + row.columns - 1), shift_for(row.columns)};
   const bin_counter of_places(places, scratch);
   sample.for_each(row, flip, [&](float value, std::uint32_t column) {
-    if (number(value) == single) of_places.count(~column);
+    if (sampled_number<Stored>(value) == single) of_places.count(~column);
   });
   find_bin(wanted, found, sums);
   const std::uint32_t sampled = ~places.begin(found.bin) - row.first_column;

@@ -265,8 +265,7 @@ __device__ __forceinline__ void list_places(const whole_row<Stored>& row, const 
     const std::uint32_t first = (r * kThreads + threadIdx.x) * kPlacesOfWord;
     const auto list_one = [&] {  // if one is left; without a branch, for lanes would wait for each other behind it
       const std::uint32_t others = rest & (rest - 1);
-      std::uint32_t bit;  // of the only one that is set: found in one instruction
-      asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(rest ^ others));
+      const std::uint32_t bit = only_mark(rest ^ others);
       store_shared_if(rest, to, static_cast<std::uint16_t>(first + bit));
       rest = others;
       to += 2;
